@@ -1,0 +1,152 @@
+"""What superposition costs: numbers and bytes, beside the paper's Table 1 and separate models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from superpose.contexts import (
+    Binary,
+    BlockRotation,
+    Complex,
+    Family,
+    Hadamard,
+    Identity,
+    OnePower,
+    Permutation,
+    Phase,
+    Rotation,
+)
+from superpose.keys import Key
+from superpose.nn.layer import Layer
+
+NUMBERS: dict[type[Family], Callable[[Any, int], int]] = {
+    Identity: lambda family, m: 0,
+    Binary: lambda family, m: m,
+    Complex: lambda family, m: m,
+    OnePower: lambda family, m: 1,
+    Rotation: lambda family, m: m * m,
+    Permutation: lambda family, m: m,
+    BlockRotation: lambda family, m: -(-m // family.block_size) * family.block_size**2,
+    Phase: lambda family, m: (m + 1) // 2,
+    Hadamard: lambda family, m: 2 * m,
+}
+
+
+def context_numbers(family: Family, dim: int) -> int:
+    """How many numbers the context of one task takes if it is stored, as the paper stores it.
+
+    >>> [context_numbers(family, 256) for family in (Binary(), OnePower(), Rotation())]
+    [256, 1, 65536]
+    """
+    if type(family) in NUMBERS:
+        return NUMBERS[type(family)](family, dim)
+    total = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal total
+        total += tensor.numel()
+        return tensor
+
+    family.context(Key(0, "", 1), dim).map(count)
+    return total
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Numbers (a complex one counts as two) and bytes of a superposed model.
+
+    `paper_*` is what the paper's Table 1 counts, contexts stored; `stored_*` is what is really
+    kept here, where fixed contexts are derived from keys; `separate_*` is one plain model a task.
+    """
+
+    tasks: int
+    shared: int
+    context_per_task: int
+    private_per_task: int
+    plain: int
+    shared_bytes: int
+    private_bytes_per_task: int
+    plain_bytes: int
+
+    @property
+    def paper_parameters(self) -> int:
+        """Table 1, "# parameters": the weights and the first model's context."""
+        return self.shared + self.context_per_task
+
+    @property
+    def paper_per_task(self) -> int:
+        """Table 1, "+1 model": what one more model adds."""
+        return self.context_per_task
+
+    @property
+    def stored(self) -> int:
+        """All numbers kept here."""
+        return self.shared + self.tasks * self.private_per_task
+
+    @property
+    def stored_bytes(self) -> int:
+        """All bytes kept here."""
+        return self.shared_bytes + self.tasks * self.private_bytes_per_task
+
+    @property
+    def separate(self) -> int:
+        """Numbers of one plain model for each task."""
+        return self.tasks * self.plain
+
+    @property
+    def separate_bytes(self) -> int:
+        """Bytes of one plain model for each task."""
+        return self.tasks * self.plain_bytes
+
+    def as_dict(self) -> dict[str, int]:
+        """All of it, for JSON."""
+        derived = [name for name, value in vars(Cost).items() if isinstance(value, property)]
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
+    def __str__(self) -> str:
+        rows = [
+            ("", "numbers", "bytes"),
+            ("shared by all tasks", f"{self.shared:,}", f"{self.shared_bytes:,}"),
+            ("private to a task", f"{self.private_per_task:,}", f"{self.private_bytes_per_task:,}"),
+            (f"stored for {self.tasks} tasks", f"{self.stored:,}", f"{self.stored_bytes:,}"),
+            (f"{self.tasks} separate models", f"{self.separate:,}", f"{self.separate_bytes:,}"),
+            ("Table 1: # parameters", f"{self.paper_parameters:,}", ""),
+            ("Table 1: +1 model", f"{self.paper_per_task:,}", ""),
+        ]
+        return "\n".join(f"{a:<24}{b:>16}{c:>18}".rstrip() for a, b, c in rows)
+
+
+def cost(model: nn.Module, layers: Iterable[Layer], tasks: int, plain: Size) -> Cost:
+    """Count a superposed model, given its layers and the size of the plain one."""
+    layers = list(layers)
+    private = size(tensors for layer in layers for tensors in layer.private_tensors().values())
+    whole = size([model])
+    bound = [context for layer in layers for context in layer.contexts.values()]
+    return Cost(
+        tasks=tasks,
+        shared=whole.numbers - private.numbers,
+        context_per_task=sum(c.groups * context_numbers(c.family, c.dim) for c in bound),
+        private_per_task=private.numbers // tasks,
+        plain=plain.numbers,
+        shared_bytes=whole.bytes - private.bytes,
+        private_bytes_per_task=private.bytes // tasks,
+        plain_bytes=plain.bytes,
+    )
+
+
+class Size(NamedTuple):
+    """Real numbers, a complex one being two, and bytes."""
+
+    numbers: int
+    bytes: int
+
+
+def size(modules: Iterable[nn.Module]) -> Size:
+    """The size of what modules keep in their state, tensors that they share counted once."""
+    tensors = {t.data_ptr(): t for module in modules for t in module.state_dict().values()}
+    numbers = sum(t.numel() * (2 if t.is_complex() else 1) for t in tensors.values())
+    return Size(numbers, sum(t.nbytes for t in tensors.values()))

@@ -1,0 +1,293 @@
+"""Whole models: superpose, unsuperpose, and the choice of the task."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from superpose import contexts
+from superpose.contexts import Family
+from superpose.cost import Cost, Size, cost, size
+from superpose.errors import SuperposeError
+from superpose.nn.complex import complexify
+from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
+from superpose.nn.layer import Layer
+from superpose.nn.selection import Selection, Tasks, active
+
+Name = int | str
+Task = Name | Sequence[Name] | Tensor | Selection
+
+_chosen: ContextVar[Mapping[int, Task]] = ContextVar("chosen", default={})  # noqa: B039
+"""The task that `with model.task(…)` chose, by model; each thread and async task has its own."""
+
+
+@dataclass
+class Superposition:
+    """What a superposed model knows of its tasks: all of it goes into a checkpoint."""
+
+    family: Family
+    seed: int
+    names: dict[Name, int]  # what users call a task → the number in its keys
+    conversion: Conversion
+    plain_size: Size
+
+    def __post_init__(self) -> None:
+        """Ask once, not at every forward pass."""
+        self.complex_valued = self.family.complex_valued
+
+    def ids(self, task: Any) -> int | list[int]:
+        """The numbers of a task or of one task per row, checked."""
+        if isinstance(task, Tensor):
+            task = task.tolist()
+        if isinstance(task, (str, int)):
+            return self._id(task)
+        if isinstance(task, Iterable):
+            return [self._id(one) for one in task]
+        raise SuperposeError(f"task={task!r}: give a task's name or number, or one per row")
+
+    def _id(self, task: Any) -> int:
+        if not isinstance(task, bool):
+            if task in self.names:
+                return self.names[task]
+            if isinstance(task, int) and task in self.names.values():
+                return task
+        known = list(self.names)
+        shown = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
+        raise SuperposeError(f"unknown task {task!r}: the {len(known)} known ones are {shown}")
+
+
+class Superposed(nn.Module):
+    """A superposed model: the plain module, called with a task.
+
+    Its class is made from the plain module's, so everything the plain module can do is still there.
+    """
+
+    superposition: Superposition
+    _plain: ClassVar[type[nn.Module]]
+
+    @property
+    def tasks(self) -> list[Name]:
+        """The names of all tasks."""
+        return list(self.superposition.names)
+
+    @contextmanager
+    def task(self, task: Task) -> Iterator[None]:
+        """Choose the task for code that only calls model(x)."""
+        chosen = task if isinstance(task, Selection) else self.superposition.ids(task)
+        token = _chosen.set({**_chosen.get(), id(self.superposition): chosen})
+        try:
+            yield
+        finally:
+            _chosen.reset(token)
+
+    def add_task(self, name: str | None = None) -> Name:
+        """Add a task, named or numbered; its private parameters start as the plain model's were.
+
+        An optimiser made before does not know them: give it `private_parameters(name)`.
+        """
+        names = self.superposition.names
+        number = max(names.values(), default=-1) + 1
+        label: Name = number if name is None else name
+        _check_names([*names, label])
+        names[label] = number
+        for layer in layers(self):
+            layer.add_task_tensors(number)
+        return label
+
+    def rename_task(self, old: Name, new: str) -> None:
+        """Change what a task is called; its contexts and private parameters stay."""
+        names = self.superposition.names
+        self.superposition.ids(old)
+        _check_names([*(name for name in names if name != old), new])
+        renamed = {new if name == old else name: number for name, number in names.items()}
+        names.clear()
+        names.update(renamed)
+
+    def private_parameters(self, task: Name) -> list[nn.Parameter]:
+        """The trainable parameters that a task has for itself."""
+        number = self.superposition.ids(task)
+        assert isinstance(number, int)
+        tensors = [t.of(number) for la in layers(self) for t in la.private_tensors().values()]
+        return [t for t in tensors if isinstance(t, nn.Parameter) and t.requires_grad]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def selection(self, task: Task | None = None) -> Selection:
+        """Contexts and private tensors of a task, or of one task per row, as tensors.
+
+        Give it as `task=` where the task has to be data: inside `torch.func.vmap`, or for
+        `torch.compile(…, fullgraph=True)`.
+        """
+        if task is None:
+            task = _chosen.get().get(id(self.superposition))
+        if isinstance(task, Selection):
+            return task
+        if task is None:
+            raise SuperposeError(
+                "no task was given: call model(x, task=…), or wrap the call in "
+                "`with model.task(…):`"
+            )
+        own = list(layers(self))
+        device = next(layer.device for layer in own if layer.contexts)
+        ids = self.superposition.ids(task)
+        tasks = Tasks.of(ids, device)
+        return Selection(torch.as_tensor(ids), {layer.layer: layer.select(tasks) for layer in own})
+
+    def cost(self) -> Cost:
+        """Numbers and bytes stored, beside the paper's Table 1 and beside separate models."""
+        return cost(self, layers(self), len(self.tasks), self.superposition.plain_size)
+
+    def summary(self) -> Summary:
+        """What is superposed, what all tasks share and what each task has for itself."""
+        return summarise(self, layers(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles name the plain class: the superposed one is made when needed."""
+        return _empty, (type(self)._plain,), vars(self)
+
+
+def superpose(
+    net: nn.Module,
+    family: str | Family = "binary",
+    tasks: int | Iterable[str] = 2,
+    *,
+    seed: int = 0,
+    private: str = "per-task",
+    private_layers: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    conv: str = "kernel",
+    learnable: bool = False,
+    batch_dim: int | None = None,
+) -> Superposed:
+    """A copy of `net` that holds many models in one set of weights, one for each task.
+
+    Linear, convolution, attention and recurrent layers are bound by the family's contexts, each
+    derived from (seed, layer name, task). The rest is for `private` to decide:
+
+    - "per-task" (default): each task has its own biases, norm scales and norm statistics;
+    - "shared": all tasks share them;
+    - "none": there are none, as in the paper.
+
+    Layers named in `private_layers` (an output layer, an embedding) become private as a whole;
+    those named in `skip` stay plain and shared. `conv="channel"` binds the channels of a
+    convolution's input instead of its kernel. `learnable=True` trains the family's own numbers.
+    `batch_dim` says where the rows are when it cannot be told for a batch of many tasks.
+
+    >>> model = superpose(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), tasks=3)
+    >>> model(torch.ones(5, 4), task=2).shape
+    torch.Size([5, 2])
+    >>> model(torch.ones(3, 4), task=[0, 2, 2]).shape
+    torch.Size([3, 2])
+    """
+    if isinstance(net, Superposed):
+        raise SuperposeError("the model is superposed already: add_task() adds tasks to it")
+    chosen = contexts.with_learning(contexts.family(family), learnable)
+    labels: list[Name] = list(range(tasks)) if isinstance(tasks, int) else list(tasks)
+    _check_names(labels)
+    _check_attributes(net)
+    model = copy.deepcopy(net)
+    if chosen.complex_valued:
+        model = complexify(model, seed)
+    conversion = Conversion(private, tuple(private_layers), tuple(skip), conv, batch_dim)
+    convert(model, chosen, seed, conversion)
+    plain: Any = type(model)
+    model.__class__ = _superposed_class(plain)
+    assert isinstance(model, Superposed)
+    names = {label: number for number, label in enumerate(labels)}
+    model.superposition = Superposition(chosen, seed, names, conversion, size([net]))
+    for layer in layers(model):
+        for number in names.values():
+            layer.add_task_tensors(number)
+    return model
+
+
+def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
+    """The plain module again: as it stands in the weights, or the model of one task read out.
+
+    With a task, the result computes what model(x, task=task) does: its weights are W C(k), and the
+    task's private parameters are its own. A complex-valued network stays complex-valued.
+    """
+    if not isinstance(model, Superposed):
+        raise SuperposeError(f"{type(model).__name__} is not superposed: there is nothing to undo")
+    plain: nn.Module = copy.deepcopy(model)
+    number = None if task is None else model.superposition.ids(task)
+    del plain.superposition
+    plain.__class__ = type(model)._plain
+    for layer in list(layers(plain)):
+        if isinstance(number, int):
+            with torch.no_grad():
+                for name, value in layer.read_out(number).items():
+                    getattr(layer, name).copy_(value)
+        layer.unsuperpose()
+    restore(plain)
+    return plain
+
+
+def layers(model: nn.Module) -> Iterator[Layer]:
+    """The superposed layers of a model, in order."""
+    if isinstance(model, Layer):
+        yield model
+    for name, child in model.named_children():
+        if not (isinstance(model, Layer) and name == "private"):
+            yield from layers(child)
+
+
+@functools.cache
+def _superposed_class(plain: Any) -> Any:
+    @functools.wraps(plain.forward)
+    def forward(self: Any, *arguments: Any, task: Task | None = None, **options: Any) -> Any:
+        complex_valued = self.superposition.complex_valued
+        selection = task if isinstance(task, Selection) else self.selection(task)
+        before, active.selection = active.selection, selection
+        try:
+            if complex_valued:
+                arguments = tuple(map(_to_complex, arguments))
+            output = plain.forward(self, *arguments, **options)
+            return _to_real(output) if complex_valued else output
+        finally:
+            active.selection = before
+
+    members = {"forward": forward, "_plain": plain}
+    return type(f"Superposed{plain.__name__}", (Superposed, plain), members)
+
+
+def _empty(plain: Any) -> Any:
+    kind = _superposed_class(plain)
+    return kind.__new__(kind)
+
+
+def _to_complex(value: Any) -> Any:
+    return value + 0j if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _to_real(value: Any) -> Any:
+    return value.real if isinstance(value, Tensor) and value.is_complex() else value
+
+
+def _check_names(names: Sequence[Name]) -> None:
+    if not names:
+        raise SuperposeError("tasks is empty: give a number of tasks, or their names")
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, (int, str)) or name == "":
+            raise SuperposeError(f"{name!r} cannot name a task: use a text that is not empty")
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SuperposeError(f"two tasks cannot both be called {name!r}: choose another name")
+
+
+def _check_attributes(net: nn.Module) -> None:
+    own = [name for name in vars(Superposed) if not name.startswith("_")]
+    taken = [name for name in own if hasattr(net, name) and not hasattr(nn.Module, name)]
+    if taken:
+        raise SuperposeError(
+            f"{type(net).__name__} already has {taken[0]!r}, which a superposed model needs: "
+            "rename it, or put the network inside a module of its own"
+        )

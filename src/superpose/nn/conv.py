@@ -1,0 +1,186 @@
+"""Convolutions in superposition: the kernel is bound, or the input's channels."""
+
+from math import prod
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from superpose import functional
+from superpose.contexts import Context
+from superpose.errors import SuperposeError
+from superpose.nn.layer import Layer, standalone
+from superpose.nn.selection import TaskIds
+
+CONV_MODES = ("kernel", "channel")
+
+
+class ConvLayer(Layer):
+    """Binds the kernel, one context entry per (input channel, kernel position), as the paper does.
+
+    With `mode="channel"` it binds the input's channels instead: a context of fewer entries, and
+    cheaper for rows of many tasks, which in kernel mode are convolved each with a kernel of its
+    own, all in one grouped convolution.
+    """
+
+    weight: Any
+    bias: Any
+    groups: int
+    in_channels: int
+    out_channels: int
+    kernel_size: tuple[int, ...]
+    mode: str
+    padding_mode: Any
+    _reversed_padding_repeated_twice: Any
+    _output_padding: Any
+
+    def bound(self) -> dict[str, tuple[int, int]]:
+        """All of the kernel that meets one output, or the channels."""
+        if self.mode == "channel":
+            return {"weight": (self.in_channels, 1)}
+        return {"weight": (self.in_channels // self.groups * prod(self.kernel_size), self.groups)}
+
+    def convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *extra: Any
+    ) -> Tensor:
+        """The plain convolution with another kernel, bias and number of groups."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, *extra: Any, task: TaskIds | None = None) -> Tensor:
+        """(W C(k)) ∗ x + b; `extra` is a transposed convolution's output size."""
+        selected, rows = self.selected(task)
+        x = functional.complex_like(x, self.weight)
+        weight = selected.private.get("weight", self.weight)
+        context = selected.contexts.get("weight")
+        spatial = len(self.kernel_size)
+        if rows is not None and (x.ndim != spatial + 2 or x.shape[0] != rows):
+            raise SuperposeError(
+                f"layer {self.layer!r} was given {tuple(x.shape)}, which is not a batch of {rows} "
+                "rows: rows of different tasks cannot be told apart; run it once per task instead"
+            )
+        if context is not None and self.mode == "channel":
+            channels = x.movedim(-spatial - 1, -1)
+            x = self.bind(context, channels, rows).movedim(-1, -spatial - 1)
+        elif context is not None:
+            weight = self.bind_kernel(context, weight, rows)
+        bias = selected.private.get("bias", self.bias)
+        if rows is None:
+            return self.convolve(x, weight, bias, self.groups, *extra)
+        if weight.ndim == self.weight.ndim:
+            y = self.convolve(x, weight, None, self.groups, *extra)
+        else:  # a kernel for each row
+            side_by_side = x.flatten(0, 1).unsqueeze(0)
+            groups = rows * self.groups
+            y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, *extra)
+            y = y.view(rows, -1, *y.shape[2:])
+        return y if bias is None else y + bias.view(-1, self.out_channels, *[1] * spatial)
+
+    def bind_kernel(self, context: Context, weight: Tensor, rows: int | None) -> Tensor:
+        """W C(k); with rows, a kernel for each, (rows, *W.shape)."""
+        matrix = self.to_matrix(weight)
+        if rows is None:
+            return self.from_matrix(context.bind_weight(matrix))
+        repeated = matrix.expand(rows, *matrix.shape)
+        if self.groups > 1:
+            repeated = repeated.flatten(0, 1)
+        kernels = context.bind_weight(repeated).view(rows, *matrix.shape)
+        return self.from_matrix(kernels)
+
+
+class ForwardConv(ConvLayer):
+    """Kernels (outputs, inputs / groups, …)."""
+
+    def to_matrix(self, weight: Tensor) -> Tensor:
+        """(outputs, inputs of a group · positions), groups apart if there are several."""
+        matrix = weight.flatten(1)
+        return matrix if self.groups == 1 else matrix.unflatten(0, (self.groups, -1))
+
+    def from_matrix(self, matrix: Tensor) -> Tensor:
+        """The kernel again; leading dimensions stay."""
+        flat = matrix if self.groups == 1 else matrix.flatten(-3, -2)
+        return flat.unflatten(-1, (-1, *self.kernel_size))
+
+    def convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *extra: Any
+    ) -> Tensor:
+        """With the layer's padding mode, stride and dilation."""
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            padding = 0
+        function: Any = (F.conv1d, F.conv2d, F.conv3d)[len(self.kernel_size) - 1]
+        return function(x, weight, bias, self.stride, padding, self.dilation, groups)
+
+
+class TransposedConv(ConvLayer):
+    """Kernels (inputs, outputs / groups, …)."""
+
+    def to_matrix(self, weight: Tensor) -> Tensor:
+        """(outputs, inputs of a group · positions), groups apart if there are several."""
+        grouped = weight.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(2)
+        return grouped.squeeze(0) if self.groups == 1 else grouped
+
+    def from_matrix(self, matrix: Tensor) -> Tensor:
+        """The kernel again; leading dimensions stay."""
+        grouped = matrix.unsqueeze(-3) if self.groups == 1 else matrix
+        kernel = grouped.unflatten(-1, (-1, prod(self.kernel_size))).transpose(-3, -2)
+        return kernel.flatten(-4, -3).unflatten(-1, self.kernel_size)
+
+    def convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *extra: Any
+    ) -> Tensor:
+        """With the layer's stride, padding and dilation, and the output size wanted."""
+        padding: Any = self._output_padding(
+            x,
+            extra[0] if extra else None,
+            self.stride,
+            self.padding,
+            self.kernel_size,
+            len(self.kernel_size),
+            self.dilation,
+        )
+        functions = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+        function: Any = functions[len(self.kernel_size) - 1]
+        return function(x, weight, bias, self.stride, self.padding, padding, groups, self.dilation)
+
+
+class Conv1d(ForwardConv, nn.Conv1d):
+    """`nn.Conv1d` with a context for each task."""
+
+    __init__ = standalone(nn.Conv1d, mode="kernel")
+
+
+class Conv2d(ForwardConv, nn.Conv2d):
+    """`nn.Conv2d` with a context for each task.
+
+    >>> import torch
+    >>> layer = Conv2d(3, 8, 3, padding=1, family="phase")
+    >>> layer(torch.ones(2, 3, 5, 5), task=[0, 4]).shape
+    torch.Size([2, 8, 5, 5])
+    """
+
+    __init__ = standalone(nn.Conv2d, mode="kernel")
+
+
+class Conv3d(ForwardConv, nn.Conv3d):
+    """`nn.Conv3d` with a context for each task."""
+
+    __init__ = standalone(nn.Conv3d, mode="kernel")
+
+
+class ConvTranspose1d(TransposedConv, nn.ConvTranspose1d):
+    """`nn.ConvTranspose1d` with a context for each task."""
+
+    __init__ = standalone(nn.ConvTranspose1d, mode="kernel")
+
+
+class ConvTranspose2d(TransposedConv, nn.ConvTranspose2d):
+    """`nn.ConvTranspose2d` with a context for each task."""
+
+    __init__ = standalone(nn.ConvTranspose2d, mode="kernel")
+
+
+class ConvTranspose3d(TransposedConv, nn.ConvTranspose3d):
+    """`nn.ConvTranspose3d` with a context for each task."""
+
+    __init__ = standalone(nn.ConvTranspose3d, mode="kernel")

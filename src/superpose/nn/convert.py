@@ -1,0 +1,262 @@
+"""Conversion of a network's layers, in place: which becomes what, and the way back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from superpose.contexts import Family
+from superpose.errors import SuperposeError
+from superpose.nn.attention import MultiheadAttention
+from superpose.nn.complex import ComplexBatchNorm, SuperposedComplexBatchNorm
+from superpose.nn.conv import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvLayer,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from superpose.nn.layer import Layer
+from superpose.nn.linear import Embedding, Linear, TransposedLinear
+from superpose.nn.norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    RMSNorm,
+)
+from superpose.nn.recurrent import GRU, LSTM, RNN
+
+WEIGHTED: dict[type[nn.Module], type[Layer]] = {
+    nn.Linear: Linear,
+    nn.Conv1d: Conv1d,
+    nn.Conv2d: Conv2d,
+    nn.Conv3d: Conv3d,
+    nn.ConvTranspose1d: ConvTranspose1d,
+    nn.ConvTranspose2d: ConvTranspose2d,
+    nn.ConvTranspose3d: ConvTranspose3d,
+    nn.MultiheadAttention: MultiheadAttention,
+    nn.RNN: RNN,
+    nn.LSTM: LSTM,
+    nn.GRU: GRU,
+}
+NORMS: dict[type[nn.Module], type[Layer]] = {
+    nn.BatchNorm1d: BatchNorm1d,
+    nn.BatchNorm2d: BatchNorm2d,
+    nn.BatchNorm3d: BatchNorm3d,
+    nn.GroupNorm: GroupNorm,
+    nn.InstanceNorm1d: InstanceNorm1d,
+    nn.InstanceNorm2d: InstanceNorm2d,
+    nn.InstanceNorm3d: InstanceNorm3d,
+    nn.LayerNorm: LayerNorm,
+    nn.RMSNorm: RMSNorm,
+    ComplexBatchNorm: SuperposedComplexBatchNorm,
+}
+TABLES: dict[type[nn.Module], type[Layer]] = {nn.Embedding: Embedding}
+PRIVATE_MODES = ("per-task", "shared", "none")
+CONV_MODES = ("kernel", "channel")
+
+
+@dataclass
+class Conversion:
+    """How a model was converted: the options of `superpose` that are not its keys."""
+
+    private: str = "per-task"
+    private_layers: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    conv: str = "kernel"
+    batch_dim: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without the model."""
+        if self.private not in PRIVATE_MODES:
+            raise SuperposeError(f"private={self.private!r}: use one of {', '.join(PRIVATE_MODES)}")
+        if self.conv not in CONV_MODES:
+            raise SuperposeError(f"conv={self.conv!r}: use one of {', '.join(CONV_MODES)}")
+        if self.batch_dim not in (None, 0, 1):
+            raise SuperposeError(f"batch_dim={self.batch_dim!r}: use 0, 1 or None")
+
+
+def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion) -> None:
+    """Turn the layers of a model into superposed ones and give them their contexts."""
+    modules = dict(model.named_modules())
+    for option, names in (("skip", conversion.skip), ("private_layers", conversion.private_layers)):
+        for name in names:
+            if name not in modules:
+                known = ", ".join(repr(known) for known in modules if known)
+                raise SuperposeError(f"{option}: there is no layer {name!r}; there are {known}")
+    batch_dims = dict(_batch_dims(modules))
+    superposed = 0
+    for name, module in modules.items():
+        _check_initialised(name, module)
+        if any(_inside(name, outer) for outer in conversion.skip):
+            continue
+        entire = any(_inside(name, outer) for outer in conversion.private_layers)
+        bound = _superposed_form(module, WEIGHTED) or _transposed_form(module)
+        kind = bound or _superposed_form(module, NORMS | TABLES if entire else NORMS)
+        if kind is None:
+            if entire and next(module.parameters(recurse=False), None) is not None:
+                raise SuperposeError(
+                    f"private_layers: {name!r} is a {type(module).__name__}, which cannot be "
+                    "private; linear, convolution, embedding and norm layers can"
+                )
+            continue
+        if conversion.private == "none" and not entire:
+            _strip(module, keep_weight=bound is not None)
+        plain, module.__class__ = type(module), kind
+        assert isinstance(module, Layer)
+        if isinstance(module, ConvLayer):
+            module.mode = conversion.conv
+        batch_dim = batch_dims.get(name, conversion.batch_dim)
+        module.superpose(
+            plain, name, None if entire or not bound else family, seed, batch_dim=batch_dim
+        )
+        if entire or conversion.private == "per-task":
+            module.make_private()
+        if not module.contexts and not module.private:
+            module.unsuperpose()  # a norm layer with nothing of its own
+        superposed += bool(module.contexts) if isinstance(module, Layer) else 0
+    if not superposed:
+        raise SuperposeError(
+            f"{type(model).__name__} has no layer to superpose: it needs at least one linear, "
+            "convolution, attention or recurrent layer that is not in skip or private_layers"
+        )
+    _block_fast_paths(modules, on=False)
+
+
+def restore(model: nn.Module) -> None:
+    """Undo what `convert` did outside the layers."""
+    _block_fast_paths(dict(model.named_modules()), on=True)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Names of tensors by what became of them."""
+
+    superposed: list[str]
+    private: list[str]
+    shared: list[str]
+
+    def __str__(self) -> str:
+        kinds = {
+            "superposed": self.superposed,
+            "private to each task": self.private,
+            "shared by all tasks": self.shared,
+        }
+        return "\n".join(f"{kind}: {', '.join(names) or 'none'}" for kind, names in kinds.items())
+
+
+def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
+    """Sort the tensors of a superposed model."""
+    layers = list(layers)
+    superposed = [_join(layer.layer, name) for layer in layers for name in layer.contexts]
+    private = [_join(layer.layer, name) for layer in layers for name in layer.private]
+    inner = tuple(_join(layer.layer, "private.") for layer in layers)
+    rest = [name for name in model.state_dict() if not name.startswith(inner)]
+    return Summary(superposed, private, [n for n in rest if n not in {*superposed, *private}])
+
+
+def _join(layer: str, name: str) -> str:
+    return f"{layer}.{name}" if layer else name
+
+
+def _inside(name: str, outer: str) -> bool:
+    return name == outer or name.startswith(f"{outer}.")
+
+
+def _superposed_form(
+    module: nn.Module, forms: dict[type[nn.Module], type[Layer]]
+) -> type[Layer] | None:
+    """A subclass is converted only if it computes what its parent does."""
+    for plain, superposed in forms.items():
+        if isinstance(module, plain) and type(module).forward is plain.forward:
+            return superposed
+    return None
+
+
+def _transposed_form(module: nn.Module) -> type[Layer] | None:
+    kind: Any = type(module)
+    if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers."):
+        return _transposed_class(kind)
+    return None
+
+
+@functools.cache
+def _transposed_class(plain: Any) -> Any:
+    return type(plain.__name__, (TransposedLinear, plain), {})
+
+
+def _check_initialised(name: str, module: nn.Module) -> None:
+    own = module.parameters(recurse=False)
+    if any(isinstance(parameter, UninitializedParameter) for parameter in own):
+        raise SuperposeError(f"layer {name!r} is lazy and has no weights yet: run a batch first")
+
+
+def _batch_dims(modules: dict[str, nn.Module]) -> Iterator[tuple[str, int]]:
+    """Where PyTorch's own transformer layers have their rows; attention tells by itself."""
+    kinds = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    stacks = (nn.TransformerEncoder, nn.TransformerDecoder)
+    for outer, module in modules.items():
+        first: Any = module.layers[0] if isinstance(module, stacks) else module
+        if isinstance(first, kinds):
+            dim = 0 if first.self_attn.batch_first else 1
+            yield from ((name, dim) for name in modules if _inside(name, outer))
+    for name, module in modules.items():
+        if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
+            yield name, 0
+            yield f"{name}.out_proj", 0
+
+
+def _strip(module: nn.Module, keep_weight: bool) -> None:
+    """Remove what a task would have to keep for itself: biases, norm scales and statistics."""
+    if isinstance(module, nn.RNNBase):
+        _strip_recurrent(module)
+        return
+    for name in list(module._parameters):
+        if not (keep_weight and "weight" in name):
+            module._parameters[name] = None
+    for name in list(module._buffers):
+        module._buffers[name] = None
+    for flag in ("affine", "track_running_stats", "elementwise_affine"):
+        if hasattr(module, flag):
+            setattr(module, flag, False)
+
+
+def _strip_recurrent(module: nn.RNNBase) -> None:
+    names = [name for name in module._flat_weights_names if name.startswith("bias")]
+    for name in names:
+        del module._parameters[name]
+    module.bias = False
+    module._flat_weights_names = [n for n in module._flat_weights_names if n not in names]
+    module._all_weights = [[n for n in group if n not in names] for group in module._all_weights]
+    module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+
+
+def _block_fast_paths(modules: dict[str, nn.Module], on: bool) -> None:
+    """PyTorch's fused encoder reads weights without asking the layers, so it must not be taken."""
+    for module in modules.values():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            _set(module, "activation_relu_or_gelu", 0, on)
+        elif isinstance(module, nn.TransformerEncoder):
+            _set(module, "use_nested_tensor", False, on)
+
+
+def _set(module: nn.Module, name: str, value: Any, restore: bool) -> None:
+    saved = f"_plain_{name}"
+    if not restore:
+        setattr(module, saved, getattr(module, name))
+        setattr(module, name, value)
+    elif hasattr(module, saved):
+        setattr(module, name, getattr(module, saved))
+        delattr(module, saved)

@@ -1,0 +1,253 @@
+"""What every superposed layer shares: its contexts, its private tensors, and rows of many tasks."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from superpose import contexts
+from superpose.contexts import Context, Family, LayerContext
+from superpose.contexts.base import Drawn
+from superpose.errors import SuperposeError
+from superpose.nn.selection import Selected, Selection, TaskIds, Tasks, active
+
+CONTEXT = "_context"  # a weight's name and this: the learned numbers of its context
+
+
+class PerTask(nn.Module):
+    """One tensor for each task: parameters if the template is one, buffers (statistics) if not.
+
+    Each is a tensor of its own, so an optimiser leaves those of the other tasks alone: momentum and
+    weight decay do not reach a tensor that has no gradient.
+    """
+
+    def __init__(self, template: Tensor) -> None:
+        super().__init__()
+        self.is_parameter = isinstance(template, nn.Parameter)
+        self.trained = template.requires_grad
+
+    def add(self, task: int, value: Tensor) -> None:
+        """Give the task its own copy of `value`."""
+        own = value.detach().clone()
+        if self.is_parameter:
+            self.register_parameter(str(task), nn.Parameter(own, self.trained))
+        else:
+            self.register_buffer(str(task), own)
+
+    def of(self, task: int) -> Tensor:
+        """The task's tensor."""
+        own: Tensor = getattr(self, str(task))
+        return own
+
+    def select(self, tasks: Tasks) -> Tensor:
+        """The task's tensor itself, or a new one with a row for each row of the batch."""
+        if tasks.row is None:
+            return self.of(tasks.unique[0])
+        return torch.stack([self.of(task) for task in tasks.unique])[tasks.row]
+
+
+class Layer(nn.Module):
+    """A mixin: a plain layer that looks up its context and private tensors for the active task.
+
+    `contexts` has an entry for each weight that is bound, `private` one for each tensor that every
+    task has for itself. `batch_dim` is where the rows are; None means first, with an error where
+    that would be a guess.
+    """
+
+    layer: str
+    plain_class: type[nn.Module]
+    contexts: dict[str, LayerContext]
+    private: nn.ModuleDict
+    batch_dim: int | None
+
+    def bound(self) -> dict[str, tuple[int, int]]:
+        """For each weight that can be bound: its number of inputs, and of groups."""
+        raise NotImplementedError
+
+    def to_matrix(self, weight: Tensor) -> Tensor:
+        """A bound weight as (outputs, inputs), or (groups, outputs, inputs) if there are groups."""
+        raise NotImplementedError
+
+    def from_matrix(self, matrix: Tensor) -> Tensor:
+        """The inverse of `to_matrix`."""
+        raise NotImplementedError
+
+    def read_out(self, task: int) -> dict[str, Tensor]:
+        """What a plain layer needs to do what this one does for a task: W C(k), private tensors."""
+        contexts, private = self.select(Tasks([task], None))
+        weights = {
+            name: self.from_matrix(context.bind_weight(self.to_matrix(getattr(self, name))))
+            for name, context in contexts.items()
+        }
+        return weights | private
+
+    def superpose(
+        self,
+        plain_class: type[nn.Module],
+        layer: str,
+        family: Family | None,
+        seed: int,
+        batch_dim: int | None = None,
+    ) -> None:
+        """Give the layer its contexts, if a family is given."""
+        self.plain_class = plain_class
+        self.layer = layer
+        self.batch_dim = batch_dim
+        self.contexts = {}
+        self.private = nn.ModuleDict()
+        if family is None:
+            return
+        for name, (dim, groups) in self.bound().items():
+            self.contexts[name] = LayerContext(family, seed, f"{layer}.{name}", dim, groups)
+            if isinstance(family, Drawn) and family.learnable:
+                self.private[name + CONTEXT] = PerTask(nn.Parameter(torch.empty(0)))
+
+    def make_private(self) -> None:
+        """Let each task have its own of all that no context binds: biases, scales, statistics."""
+        own = [*self.named_parameters(recurse=False), *self.named_buffers(recurse=False)]
+        for name, tensor in own:
+            if name not in self.contexts:
+                self.private[name] = PerTask(tensor)
+                tensor.requires_grad_(False)  # it is what new tasks start from
+
+    def unsuperpose(self) -> None:
+        """Become the plain layer again."""
+        for name, tensors in self.private.items():
+            if not name.endswith(CONTEXT):
+                getattr(self, name).requires_grad_(tensors.trained)
+        plain = self.plain_class
+        for name in ("layer", "plain_class", "contexts", "private", "batch_dim"):
+            delattr(self, name)
+        self.__class__ = plain  # type: ignore[assignment]
+
+    def add_task_tensors(self, task: int) -> None:
+        """Give a new task its private tensors, as they were before any task was learned."""
+        for name, tensors in self.private_tensors().items():
+            if name.endswith(CONTEXT):
+                weight = name.removesuffix(CONTEXT)
+                tensors.add(task, self.contexts[weight].numbers(task).to(self._real_like(weight)))
+            else:
+                tensors.add(task, getattr(self, name))
+
+    def private_tensors(self) -> dict[str, PerTask]:
+        """What every task has for itself, by name."""
+        return cast(dict[str, PerTask], self.private._modules)
+
+    def select(self, tasks: Tasks) -> Selected:
+        """The contexts and private tensors of these tasks."""
+        contexts = {name: self._context(name, tasks) for name in self.contexts}
+        private = {
+            name: tensors.select(tasks)
+            for name, tensors in self.private_tensors().items()
+            if not name.endswith(CONTEXT)
+        }
+        return Selected(contexts, private)
+
+    def _context(self, name: str, tasks: Tasks) -> Context:
+        layer = self.contexts[name]
+        learned = self.private_tensors().get(name + CONTEXT)
+        if learned is not None:
+            contexts = [layer.make(learned.of(task)) for task in tasks.unique]
+        else:
+            like = self._real_like(name)
+            contexts = [layer.fixed(task, like.device, like.dtype) for task in tasks.unique]
+        return contexts[0] if tasks.row is None else layer.by_row(contexts, tasks.row)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first bound weight is."""
+        return self._real_like(next(iter(self.contexts))).device
+
+    def _real_like(self, name: str) -> Tensor:
+        weight: Tensor = getattr(self, name)
+        return weight.real if weight.is_complex() else weight
+
+    def selected(self, task: TaskIds | None = None) -> tuple[Selected, int | None]:
+        """What this layer uses now, and the number of rows if each has a task of its own.
+
+        Inside a superposed model that is decided by the model; a layer used by itself is told.
+        """
+        if task is not None:
+            tasks = Tasks.of(task, self.device)
+            return self.select(tasks), None if tasks.row is None else len(tasks.row)
+        selection: Selection | None = active.selection
+        if selection is None or self.layer not in selection.layers:
+            raise SuperposeError(
+                f"no task is active for layer {self.layer!r}: call model(x, task=…), or wrap the "
+                "call in `with model.task(…):`"
+            )
+        return selection.layers[self.layer], selection.rows
+
+    def bind(self, context: Context, x: Tensor, rows: int | None) -> Tensor:
+        """C x for x of shape (…, M); with rows, each row by its own context."""
+        if rows is None:
+            return context.bind(x)
+        dim = self.rows_at(x, rows)
+        front = x.movedim(dim, 0)
+        return (
+            context.bind(front.reshape(rows, -1, x.shape[-1])).reshape(front.shape).movedim(0, dim)
+        )
+
+    def add_bias(self, y: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+        """y + bias for y of shape (…, N) and a bias (N,), or (rows, N) when it is private."""
+        if bias is None:
+            return y
+        return y + self.spread(bias, y, rows) if bias.ndim > 1 else y + bias
+
+    def spread(self, tensor: Tensor, x: Tensor, rows: int) -> Tensor:
+        """(rows, *N) viewed so that it broadcasts against x of shape (…, *N)."""
+        tail = tensor.shape[1:]
+        between = [1] * (x.ndim - 1 - len(tail))
+        return tensor.view(rows, *between, *tail).movedim(0, self.rows_at(x, rows))
+
+    def rows_at(self, x: Tensor, rows: int) -> int:
+        """The dimension of x that holds the rows; an error when it cannot be told."""
+        dim = self.batch_dim or 0
+        if x.ndim < 2 or x.shape[dim] != rows:
+            raise SuperposeError(
+                f"layer {self.layer!r} was given {tuple(x.shape)}, where dimension {dim} should be "
+                f"the {rows} rows of the batch: the model folds other things into it, so rows of "
+                "different tasks cannot be told apart; run it once per task instead"
+            )
+        if self.batch_dim is None and rows > 1 and rows in x.shape[1:-1]:
+            raise SuperposeError(
+                f"layer {self.layer!r} was given {tuple(x.shape)} for {rows} rows, and more than "
+                f"one dimension has size {rows}: say which holds the rows with batch_dim=0 or 1"
+            )
+        return dim
+
+
+class MatrixLayout(Layer):
+    """Weights that are kept as (outputs, inputs)."""
+
+    def to_matrix(self, weight: Tensor) -> Tensor:
+        """The weight itself."""
+        return weight
+
+    def from_matrix(self, matrix: Tensor) -> Tensor:
+        """The matrix itself."""
+        return matrix
+
+
+def standalone(plain: type[nn.Module], **defaults: Any) -> Any:
+    """The constructor of a layer used by itself: the plain layer's arguments, then its key's.
+
+    `family` (a name or a family), `seed` and `layer` (its name) decide its contexts.
+    """
+
+    def __init__(  # noqa: N807 (it becomes the method of that name)
+        self: Any,
+        *arguments: Any,
+        family: str | Family = "binary",
+        seed: int = 0,
+        layer: str = plain.__name__,
+        **options: Any,
+    ) -> None:
+        own = {name: options.pop(name, default) for name, default in defaults.items()}
+        plain.__init__(self, *arguments, **options)
+        vars(self).update(own)
+        self.superpose(plain, layer, contexts.family(family), seed)
+
+    return __init__
