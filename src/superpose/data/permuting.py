@@ -1,0 +1,72 @@
+"""Permuted pixels: each task shuffles the pixels of all images in its own way."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from superpose.data.datasets import normalise
+from superpose.data.pool import PIXELS, Pair, Pool, shuffle
+from superpose.data.streams import Stream
+
+
+@dataclass(frozen=True, eq=False)
+class Permuting(Stream):
+    """Every `period` steps a new permutation of the pixels, the first of which is the identity.
+
+    >>> from superpose.data import load
+    >>> stream = Permuting(load("digits"), period=10, tasks=3, batch_size=4)
+    >>> batch = stream.batch(25)
+    >>> tuple(batch.x.shape), batch.task, batch.context
+    ((4, 64), 2, 2)
+    """
+
+    period: int = 1000
+    tasks: int = 50
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """One axis: a permutation leaves neither rows nor columns."""
+        return (math.prod(self.dataset.shape),)
+
+    @property
+    def classes(self) -> int:
+        """Those of the data set."""
+        return self.dataset.classes
+
+    @property
+    def contexts(self) -> int:
+        """As many as tasks."""
+        return self.tasks
+
+    def __len__(self) -> int:
+        return self.period * self.tasks
+
+    def task_at(self, step: int) -> int:
+        """Count the periods before the step."""
+        return step // self.period
+
+    def context_at(self, step: int) -> int:
+        """The same as the task."""
+        return self.task_at(step)
+
+    def permutation(self, task: int) -> torch.Tensor:
+        """Tell where each pixel of a task comes from: x_task[i] = x[permutation[i]]."""
+        (size,) = self.input_shape
+        order = shuffle(size, self.seed, PIXELS, task) if task else torch.arange(size)
+        return order.to(self.device, copy=True)
+
+    def _fill(self) -> tuple[Pool, ...]:
+        return (self._pool(self.dataset),)
+
+    def _train(self, step: int) -> Pair:
+        images, labels = self._pools[0].draw(step)
+        return self._permuted(images, self.task_at(step)), labels
+
+    def _test(self, task: int) -> Pair:
+        images, labels = self._pools[0].test
+        return self._permuted(images, task), labels
+
+    def _permuted(self, images: torch.Tensor, task: int) -> torch.Tensor:
+        pixels = normalise(images.flatten(1), self.dataset.kind)
+        return pixels.index_select(1, self.permutation(task)) if task else pixels

@@ -1,0 +1,85 @@
+"""How the files of a data set are found in what a place offers, one function a kind of offer."""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from superpose.data.archives import UnusableError, Wanted, gunzip, reading, tar_gz, wheel
+from superpose.data.files import File
+from superpose.data.formats import csv_pair, strip_records
+
+Contents = Iterator[tuple[str, bytes]]  # the path in the data directory, the contents
+Unpack = Callable[[list[Path]], Contents]
+Members = Callable[[Path, Wanted], Iterator[tuple[str, bytes]]]
+
+
+def gz_files(files: Sequence[File]) -> Unpack:
+    """Read one `.gz` a file."""
+
+    def unpack(paths: list[Path]) -> Contents:
+        for file, path in zip(files, paths, strict=True):
+            with reading(path), path.open("rb") as stream:
+                yield file.path, gunzip(stream, file.size)
+
+    return unpack
+
+
+def members(archive: Members, files: Mapping[str, File], *, gzipped: bool = False) -> Unpack:
+    """Read files that are members of an archive, each perhaps gzipped once more."""
+    wanted = {name: file.size for name, file in files.items()}
+
+    def unpack(paths: list[Path]) -> Contents:
+        path = _only(paths)
+        for name, contents in archive(path, wanted):
+            if gzipped:
+                with reading(path):
+                    contents = gunzip(io.BytesIO(contents), wanted[name])
+            yield files[name].path, contents
+
+    return unpack
+
+
+def csv_wheel(tables: Mapping[str, tuple[File, File]], shape: tuple[int, int]) -> Unpack:
+    """Read tables of a wheel, each of which makes a file of images and a file of labels."""
+    # A pixel is at most three digits and a comma; the header has a few letters more.
+    wanted = {name: 6 * images.size for name, (images, _) in tables.items()}
+
+    def unpack(paths: list[Path]) -> Contents:
+        path = _only(paths)
+        for name, text in wheel(path, wanted):
+            with reading(path):
+                pair = csv_pair(text, shape)
+            for file, contents in zip(tables[name], pair, strict=True):
+                yield file.path, contents
+
+    return unpack
+
+
+def png_strips(
+    train: Mapping[str, File], test: Mapping[str, File], labels: tuple[str, str]
+) -> Unpack:
+    """Read CIFAR records from pictures, one a file, and from one list of labels a split."""
+    pictures = {**train, **test}
+    wanted = {name: 2 * file.size for name, file in pictures.items()} | dict.fromkeys(
+        labels, 1 << 20
+    )
+
+    def unpack(paths: list[Path]) -> Contents:
+        path = _only(paths)
+        found = dict(tar_gz(path, wanted))
+        with reading(path):
+            for names, split in zip((train, test), labels, strict=True):
+                answers = json.loads(found[split])
+                share = len(answers) // len(names)
+                for number, (name, file) in enumerate(names.items()):
+                    part = answers[number * share : (number + 1) * share]
+                    yield file.path, strip_records(found.pop(name), part)
+
+    return unpack
+
+
+def _only(paths: list[Path]) -> Path:
+    if len(paths) != 1:
+        raise UnusableError(f"{len(paths)} files came instead of one")
+    return paths[0]
