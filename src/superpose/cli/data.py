@@ -1,0 +1,165 @@
+"""`superpose data`: the data sets, and pictures of the streams made from them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import (
+    FlagCreatePairsOff,
+    OmitSubcommandPrefixes,
+    Positional,
+    arg,
+    configure,
+    subcommand,
+)
+
+from superpose.data import Incremental, Permuting, Rotating, Stream, directory, fetch, load
+from superpose.data.catalogue import CATALOGUE
+from superpose.data.datasets import present
+from superpose.data.sheet import contact_sheet
+
+Name = Literal["mnist", "fashion-mnist", "cifar10", "cifar100", "digits"]
+StreamName = Literal["permuting", "rotating", "incremental"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What every command about data takes."""
+
+    data_dir: Annotated[Path | None, arg(metavar="DIR")] = None
+    """Where the data sets are; without it SUPERPOSE_DATA, and without that the user's cache."""
+    json: bool = False
+    """Print JSON and nothing else."""
+
+    def tell(self, facts: object, text: object) -> None:
+        """Print what a command has to say, for a program or for a person."""
+        if self.json:
+            print(json.dumps(facts))
+        else:
+            Console(highlight=False).print(text, soft_wrap=isinstance(text, str), markup=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class List(Common):
+    """List the data sets and which of them are here.
+
+    Example: superpose data list
+    """
+
+    def run(self) -> None:
+        """Print a table."""
+        root = directory(self.data_dir).path
+        table = Table("name", "images", "classes", "training", "test", "here")
+        facts = []
+        for entry in CATALOGUE.values():
+            train, test = entry.counts
+            fact = {
+                "name": entry.name,
+                "shape": entry.shape,
+                "classes": entry.classes,
+                "train": train,
+                "test": test,
+                "here": present(entry, root),
+            }
+            facts.append(fact)
+            cells = {**fact, "shape": "×".join(map(str, entry.shape))}
+            table.add_row(*map(str, {**cells, "here": "yes" if fact["here"] else "no"}.values()))
+        self.tell(facts, table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetch(Common):
+    """Fetch data sets that are not here yet, and replace damaged files.
+
+    Example: superpose data fetch mnist cifar10
+    """
+
+    name: Annotated[Positional[Name], arg(metavar="NAME")]
+    """mnist, fashion-mnist, cifar10, cifar100 or digits."""
+    more: Annotated[Positional[tuple[Name, ...]], arg(metavar="[NAME …]")] = ()
+    """More of them."""
+
+    def run(self) -> None:
+        """Fetch one after the other."""
+        facts = []
+        for name in (self.name, *self.more):
+            place = fetch(name, self.data_dir)
+            facts.append({"name": name, "from": place})
+            if not self.json:
+                self.tell(None, f"{name}: {f'fetched from {place}' if place else 'is here'}")
+        if self.json:
+            self.tell(facts, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where(Common):
+    """Print the data directory.
+
+    Example: superpose data where
+    """
+
+    def run(self) -> None:
+        """Print one path."""
+        found = directory(self.data_dir)
+        path = str(found.path.absolute())
+        self.tell({"data_dir": path, "chosen_by": found.chosen_by}, path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show(Common):
+    """Draw a contact sheet of a stream.
+
+    Example: superpose data show rotating --dataset fashion-mnist --out rotating.png
+    """
+
+    stream: Annotated[Positional[StreamName], arg(metavar="STREAM")]
+    """permuting, rotating or incremental."""
+    out: Annotated[Path, arg(metavar="FILE")]
+    """The PNG file to write."""
+    dataset: Annotated[Name | None, arg(metavar="NAME")] = None
+    """Which data set; mnist, or for incremental CIFAR-10 and then CIFAR-100."""
+    group: int = 10
+    """Classes a task, for incremental."""
+    tasks: int = 5
+    """Tasks, for permuting and incremental."""
+    seed: int = 0
+    """The seed of the stream."""
+
+    def run(self) -> None:
+        """Write the picture."""
+        contact_sheet(self._stream(), self.out)
+        self.tell({"out": str(self.out)}, f"{self.out} is written")
+
+    def _stream(self) -> Stream:
+        if self.stream == "incremental":
+            first = None if self.dataset else load("cifar10", self.data_dir)
+            groups = load(self.dataset or "cifar100", self.data_dir)
+            return Incremental(groups, first, self.group, self.tasks, seed=self.seed, batch_size=1)
+        dataset = load(self.dataset or "mnist", self.data_dir)
+        if self.stream == "rotating":
+            return Rotating(dataset, seed=self.seed, batch_size=1)
+        return Permuting(dataset, tasks=self.tasks, seed=self.seed, batch_size=1)
+
+
+@configure(OmitSubcommandPrefixes, FlagCreatePairsOff)
+@dataclass(frozen=True)
+class Data:
+    """Data sets: list, fetch, where, show.
+
+    Example: superpose data fetch mnist
+    """
+
+    command: Annotated[
+        Annotated[List, subcommand("list")]
+        | Annotated[Fetch, subcommand("fetch")]
+        | Annotated[Where, subcommand("where")]
+        | Annotated[Show, subcommand("show")],
+        arg(name=""),
+    ]
+
+    def run(self) -> None:
+        """Run the command that was chosen."""
+        self.command.run()
