@@ -81,7 +81,10 @@ def _receive(place: Place, entry: Entry, scratch: Path, report: Report) -> Path:
                 raise UnusableError(f"{path}: {error}") from error
             target = verified / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(contents)
+            try:
+                target.write_bytes(contents)
+            except OSError as error:  # writing, unlike opening, does not say to what
+                raise OSError(error.errno, error.strerror, path) from error
     finally:
         shutil.rmtree(arrived)
     if expected:
@@ -104,8 +107,8 @@ def _local_errors(entry: Entry, root: Path) -> Iterator[None]:
             raise
         size = sum(file.size for file in entry.files) >> 20
         raise SuperposeError(
-            f"{error.filename or root}: {error.strerror}; {entry.name} needs up to {3 * size} MB "
-            "in a folder you may write to: make room there, "
+            f"{root / (error.filename or '')}: {error.strerror}; {entry.name} needs up to "
+            f"{3 * size} MB in a folder you may write to: make room there, "
             f"or choose another with --data-dir or {VARIABLE}"
         ) from error
 
