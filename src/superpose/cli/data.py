@@ -55,18 +55,11 @@ class List(Common):
         table = Table("name", "images", "classes", "training", "test", "here")
         facts = []
         for entry in CATALOGUE.values():
-            train, test = entry.counts
-            fact = {
-                "name": entry.name,
-                "shape": entry.shape,
-                "classes": entry.classes,
-                "train": train,
-                "test": test,
-                "here": present(entry, root),
-            }
-            facts.append(fact)
-            cells = {**fact, "shape": "×".join(map(str, entry.shape))}
-            table.add_row(*map(str, {**cells, "here": "yes" if fact["here"] else "no"}.values()))
+            (train, test), here = entry.counts, present(entry, root)
+            fact = {"name": entry.name, "shape": entry.shape, "classes": entry.classes}
+            facts.append({**fact, "train": train, "test": test, "here": here})
+            shape, answer = "×".join(map(str, entry.shape)), "yes" if here else "no"
+            table.add_row(entry.name, shape, *map(str, (entry.classes, train, test)), answer)
         self.tell(facts, table)
 
 
@@ -89,9 +82,9 @@ class Fetch(Common):
             place = fetch(name, self.data_dir)
             facts.append({"name": name, "from": place})
             if not self.json:
-                self.tell(None, f"{name}: {f'fetched from {place}' if place else 'is here'}")
+                print(f"{name}: {f'fetched from {place}' if place else 'is here'}")
         if self.json:
-            self.tell(facts, "")
+            print(json.dumps(facts))
 
 
 @dataclass(frozen=True, kw_only=True)

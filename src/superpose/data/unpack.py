@@ -60,10 +60,8 @@ def png_strips(
     train: Mapping[str, File], test: Mapping[str, File], labels: tuple[str, str]
 ) -> Unpack:
     """Read CIFAR records from pictures, one a file, and from one list of labels a split."""
-    pictures = {**train, **test}
-    wanted = {name: 2 * file.size for name, file in pictures.items()} | dict.fromkeys(
-        labels, 1 << 20
-    )
+    wanted = {name: 2 * file.size for name, file in {**train, **test}.items()}
+    wanted.update(dict.fromkeys(labels, 1 << 20))
 
     def unpack(paths: list[Path]) -> Contents:
         path = _only(paths)
