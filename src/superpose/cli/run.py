@@ -1,0 +1,139 @@
+"""`superpose run`: one experiment, for one seed or for several."""
+
+import json
+import shlex
+import sys
+import time
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import FlagCreatePairsOff, arg, configure
+
+from superpose.errors import SuperposeError
+from superpose.experiments.settings import Settings
+
+if TYPE_CHECKING:
+    from superpose.experiments.run import Job
+
+
+@configure(FlagCreatePairsOff)
+@dataclass(frozen=True, kw_only=True)
+class Run(Settings):
+    """Run one experiment of the paper.
+
+    Example: superpose run permuting-mnist --method binary --tasks 10 --out runs/binary
+    """
+
+    seeds: int = 1
+    """How many seeds to run, from --seed on."""
+    jobs: int = 1
+    """How many seeds to run side by side, one process each."""
+    out: Annotated[Path | None, arg(metavar="DIR")] = None
+    """The run's directory; without it a new one in runs/."""
+    resume: bool = False
+    """Go on with the run in --out, or start it."""
+    save_every: float = 30.0
+    """Seconds between checkpoints."""
+    tensorboard: bool = False
+    """Write a TensorBoard log to the run's directory."""
+    quiet: bool = False
+    """Show nothing but the result."""
+    json: bool = False
+    """Print the result as JSON and nothing else."""
+
+    def run(self) -> None:
+        """Run, and print the result."""
+        from superpose.learning import Interrupted
+
+        if self.seeds < 1 or self.jobs < 1:
+            raise SuperposeError(f"seeds={self.seeds}, jobs={self.jobs}: both are at least 1")
+        if self.resume and self.out is None:
+            raise SuperposeError("--resume needs --out DIR: the directory of the run to go on with")
+        named = replace(self, out=self.out or self._new_directory())
+        try:
+            result = named._run_seeds() if self.seeds > 1 else named._run_one()
+        except Interrupted as stopped:
+            print(f"\n{stopped}; go on with\n  {named.command(resume=True)}", file=sys.stderr)
+            raise
+        if self.json:
+            print(json.dumps(result))
+        else:
+            named._report(result)
+
+    def command(self, resume: bool) -> str:
+        """The command line that says this."""
+        words = ["superpose", "run", self.experiment]
+        for option in fields(self):
+            value = getattr(replace(self, resume=resume), option.name)
+            if option.name == "experiment" or value == option.default:
+                continue
+            flag = f"--{option.name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
+        return shlex.join(words)
+
+    def _run_one(self) -> dict[str, Any]:
+        from superpose.experiments.run import run
+        from superpose.learning.display import for_terminal
+
+        job = self._job(self.seed, self.out)
+        outcome = run(job, for_terminal([job.label], quiet=self.quiet or self.json))
+        return {**outcome.result, "timings": outcome.timings}
+
+    def _run_seeds(self) -> dict[str, Any]:
+        from superpose.experiments.run import side_by_side, spread
+        from superpose.learning.directory import write
+        from superpose.learning.display import for_terminal
+
+        assert self.out is not None
+        seeds = range(self.seed, self.seed + self.seeds)
+        jobs = [self._job(seed, self.out / f"seed-{seed}") for seed in seeds]
+        display = for_terminal([job.label for job in jobs], quiet=self.quiet or self.json)
+        runs = side_by_side(jobs, self.jobs, display)
+        result = {"method": self.method, "seeds": list(seeds), **spread(runs)}
+        write(self.out / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+        return {**result, "runs": runs}
+
+    def _job(self, seed: int, out: Path | None) -> "Job":
+        from superpose.experiments.run import Job
+
+        settings = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
+        options = {
+            "resume": self.resume,
+            "save_every": self.save_every,
+            "tensorboard": self.tensorboard,
+        }
+        label = f"{self.method} seed {seed}" if self.seeds > 1 else self.method
+        return Job(replace(settings, seed=seed), out, label, options)
+
+    def _new_directory(self) -> Path:
+        name = f"{self.experiment}-{self.method}-{time.strftime('%Y%m%d-%H%M%S')}"
+        return Path("runs") / name
+
+    def _report(self, result: dict[str, Any]) -> None:
+        from rich.console import Console
+        from rich.table import Table
+
+        from superpose.experiments.run import SUMMARY
+
+        title = f"{self.experiment}, {self.method}" + (
+            f", {self.seeds} seeds: mean ± deviation" if self.seeds > 1 else ""
+        )
+        table = Table("accuracy", "%", title=title, title_justify="left", box=None)
+        table.columns[1].justify = "right"
+        for name in SUMMARY:
+            found = result[name]
+            if isinstance(found, dict):
+                text = f"{100 * found['mean']:.2f} ± {100 * found['deviation']:.2f}"
+            else:
+                text = f"{100 * found:.2f}"
+            table.add_row(name.replace("_", " "), text)
+        console = Console(highlight=False)
+        console.print(table)
+        if "numbers" in result:
+            numbers, seconds = result["numbers"]["stored"], result["timings"]["seconds"]
+            console.print(
+                f"{numbers:,} numbers stored, {seconds:.0f} seconds, written to {self.out}"
+            )
+        else:
+            console.print(f"written to {self.out}")

@@ -1,0 +1,182 @@
+"""What an experiment is: a stream, a network, and the settings the paper used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from superpose.errors import SuperposeError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from superpose.data import Stream
+
+Name = Literal["permuting-mnist", "rotating-mnist", "rotating-fashion", "icifar"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One run. What is left out is what the paper used in that experiment."""
+
+    experiment: Annotated[Positional[Name], arg(metavar="EXPERIMENT")]
+    """permuting-mnist, rotating-mnist, rotating-fashion or icifar."""
+    method: str = "binary"
+    """standard, multihead, separate, fast, fast-localmix or a family (binary, complex, onepower,
+    rotation, permutation, block-rotation, phase, hadamard, identity); ewc, ewc-online or si; or
+    both, such as binary+ewc."""
+    dataset: Annotated[str | None, arg(metavar="NAME")] = None
+    """Other data than the experiment's, such as digits."""
+    units: int = 256
+    """Units of a hidden layer (MNIST, Fashion-MNIST)."""
+    hidden: int = 2
+    """Hidden layers (MNIST, Fashion-MNIST)."""
+    width: int = 64
+    """Width of the ResNet-18 (iCIFAR)."""
+    tasks: Annotated[int | None, arg(metavar="INT")] = None
+    """How many tasks."""
+    steps: Annotated[int | None, arg(metavar="INT")] = None
+    """Steps for each task; a rotating stream is one task."""
+    period: int = 1000
+    """Steps of a full turn (rotating)."""
+    contexts: int = 10
+    """Contexts of a full turn (rotating); fast and fast-localmix have one for each step of it."""
+    batch_size: int = 128
+    """Rows of a batch."""
+    optimiser: Literal["rmsprop", "sgd", "adam", "adamw"] = "rmsprop"
+    """How weights are updated."""
+    lr: Annotated[float | None, arg(metavar="FLOAT")] = None
+    """The learning rate."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """How the learning rate falls within each task."""
+    reset: bool = False
+    """Start each task with a fresh optimiser state."""
+    strength: Annotated[float | None, arg(metavar="FLOAT")] = None
+    """Strength of the penalty of ewc, ewc-online or si."""
+    learnable: bool = False
+    """Train the contexts too."""
+    evaluate_every: Annotated[int | None, arg(metavar="INT")] = None
+    """Steps between tests of the first and the current task."""
+    matrix: Literal["auto", "full", "ends"] = "auto"
+    """When a task ends, test all tasks learned so far (full) or the first and this one (ends); auto
+    is full up to 20 tasks. All are tested at the end."""
+    seed: int = 0
+    """Seed of the data, the weights and the contexts."""
+    threads: int = 1
+    """Threads that PyTorch uses."""
+    data_dir: Annotated[Path | None, arg(metavar="DIR")] = None
+    """Where the data sets are; without it SUPERPOSE_DATA, and without that the user's cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complete(Settings):
+    """Settings with nothing left out."""
+
+    dataset: str
+    tasks: int
+    steps: int
+    lr: float
+    evaluate_every: int
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What the settings of one experiment are when they are left out, and what they make."""
+
+    dataset: str
+    tasks: int
+    steps: int
+    lr: float
+    evaluate_every: int
+    stream: Callable[[Complete], Stream]
+    network: Callable[[Complete, Stream], nn.Module]
+    skip: tuple[str, ...] = ()
+
+    def complete(self, given: Settings) -> Complete:
+        """Fill in what was left out."""
+        found = {field.name: getattr(given, field.name) for field in fields(Settings)}
+        left_out = [name for name, value in found.items() if value is None and hasattr(self, name)]
+        return Complete(**found | {name: getattr(self, name) for name in left_out})
+
+
+def permuting(settings: Complete) -> Stream:
+    """Permuted pixels, a new permutation for each task."""
+    from superpose.data import Permuting, load
+
+    if settings.method.startswith("fast"):
+        raise SuperposeError(
+            "fast has a context for each step of a cycle, and permuting tasks do not come again: "
+            "use it in rotating-mnist or rotating-fashion"
+        )
+    return Permuting(
+        load(settings.dataset, settings.data_dir),
+        tasks=settings.tasks,
+        period=settings.steps,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
+
+
+def rotating(settings: Complete) -> Stream:
+    """Images that turn, tested upright."""
+    from superpose.data import Rotating, load
+
+    if settings.tasks != 1:
+        raise SuperposeError(
+            f"tasks={settings.tasks}: a rotating stream is one task; --steps makes it longer"
+        )
+    fast = settings.method.startswith("fast")
+    return Rotating(
+        load(settings.dataset, settings.data_dir),
+        period=settings.period,
+        contexts=settings.period if fast else settings.contexts,
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
+
+
+def incremental(settings: Complete) -> Stream:
+    """CIFAR-10, then ten classes of CIFAR-100 at a time; or the classes of another data set."""
+    from superpose.data import Incremental, load
+
+    dataset = load(settings.dataset, settings.data_dir)
+    paper = settings.dataset == "cifar100"
+    return Incremental(
+        dataset,
+        first=load("cifar10", settings.data_dir) if paper else None,
+        group=10 if paper else dataset.classes // settings.tasks,
+        tasks=settings.tasks,
+        period=settings.steps,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
+
+
+def mlp(settings: Complete, stream: Stream) -> nn.Module:
+    """The paper's fully connected network."""
+    import math
+
+    from superpose.models import MLP
+
+    inputs = math.prod(stream.input_shape)
+    return MLP(inputs, settings.units, stream.classes, settings.hidden)
+
+
+def resnet(settings: Complete, stream: Stream) -> nn.Module:
+    """The paper's ResNet-18."""
+    from superpose.models import ResNet18
+
+    return ResNet18(stream.classes, settings.width, stream.input_shape[0])
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "permuting-mnist": Experiment("mnist", 50, 1000, 1e-4, 500, permuting, mlp),
+    "rotating-mnist": Experiment("mnist", 1, 50_000, 1e-4, 100, rotating, mlp),
+    "rotating-fashion": Experiment("fashion-mnist", 1, 50_000, 1e-4, 100, rotating, mlp),
+    "icifar": Experiment("cifar100", 5, 20_000, 1e-3, 5000, incremental, resnet, ("stem",)),
+}

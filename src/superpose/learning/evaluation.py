@@ -1,0 +1,50 @@
+"""Accuracy of a model on the test sets of its tasks, and when it is measured."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from superpose.errors import SuperposeError
+from superpose.learning.streams import Segment, Stream
+
+Predict = Callable[[Tensor, int, int], Tensor]
+"""Logits of inputs x for a task and a context."""
+
+ROWS = 1000  # at once; a model that normalises by the batch is tested on batches of this size
+MATRICES = ("auto", "full", "ends")
+FULL_UP_TO = 20  # tasks: beyond, evaluating would take as long as learning
+
+
+@torch.no_grad()
+def accuracy(
+    model: nn.Module, predict: Predict, x: Tensor, y: Tensor, task: int, rows: int = ROWS
+) -> float:
+    """The share of rows of a task's test set that are told right."""
+    was_training = model.training
+    model.eval()
+    right = sum(
+        int((predict(inputs, task, task).argmax(1) == labels).sum())
+        for inputs, labels in zip(x.split(rows), y.split(rows), strict=True)
+    )
+    model.train(was_training)
+    return right / len(y)
+
+
+class Plan:
+    """Which tasks are tested when: `matrix="full"` tests all that were learned when a task ends."""
+
+    def __init__(self, stream: Stream, parts: Sequence[Segment], matrix: str) -> None:
+        if matrix not in MATRICES:
+            raise SuperposeError(f"matrix={matrix!r}: use one of {', '.join(MATRICES)}")
+        auto = "full" if stream.tasks <= FULL_UP_TO else "ends"
+        self.matrix = auto if matrix == "auto" else matrix
+        self._tasks, self._steps, self._parts = stream.tasks, len(stream), parts
+
+    def due(self, part: Segment, done: int) -> list[int]:
+        """The tasks to test when this many steps are done."""
+        if done == self._steps:
+            return list(range(self._tasks))
+        if done == part.stop and self.matrix == "full":
+            return sorted({before.task for before in self._parts if before.start < done})
+        return sorted({self._parts[0].task, part.task})

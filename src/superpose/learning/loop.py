@@ -1,0 +1,234 @@
+"""The training loop: one for all streams, models and methods."""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from superpose.learning import display as displays
+from superpose.learning import tensorboard as board
+from superpose.learning.clock import Clock
+from superpose.learning.directory import RunDirectory
+from superpose.learning.display import Display, Progress
+from superpose.learning.evaluation import Plan, Predict, accuracy
+from superpose.learning.interrupt import Interrupted, stop_at_step
+from superpose.learning.methods import Method, as_method, numbers_stored, shared_parameters
+from superpose.learning.metrics import Record, summarise
+from superpose.learning.optimisers import SCHEDULES, Optimiser, make_optimiser, named
+from superpose.learning.penalties import Penalty
+from superpose.learning.state import Training
+from superpose.learning.streams import Segment, Stream, segments
+
+SHOW_EVERY = 0.2  # seconds
+CHECK_EVERY = 100  # steps
+
+
+@dataclass
+class Outcome:
+    """A trained model, what its run measured (`result.json`) and how long that took."""
+
+    model: nn.Module
+    result: dict[str, Any]
+    timings: dict[str, Any]
+
+
+def train(
+    model: nn.Module,
+    stream: Stream,
+    method: str | Method = "standard",
+    *,
+    optimiser: Optimiser = "rmsprop",
+    lr: float = 1e-4,
+    schedule: str = "constant",
+    reset: bool = False,
+    evaluate_every: int = 500,
+    matrix: str = "auto",
+    seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    save_every: float = 30.0,
+    about: dict[str, Any] | None = None,
+    label: str | None = None,
+    display: Display | None = None,
+    tensorboard: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Learn a stream, task after task, and measure what is kept of each.
+
+    `method` is a name (see `method`) or a `Method`. A plain network is made what the method needs;
+    a superposed model is taken as it is. `lr` follows the `schedule` within each task: constant,
+    cosine or linear; `reset=True` starts each task with a fresh optimiser state.
+
+    The first and the current task are tested every `evaluate_every` steps and when a task ends,
+    all of them at the end. `matrix="full"` tests all tasks learned so far whenever one ends,
+    "ends" does not, and "auto" is "full" up to 20 tasks.
+
+    With `out`, the run is written to a directory, saved every `save_every` seconds, and can be
+    resumed to end with the very numbers of a run that was never stopped. `about` is noted in its
+    `config.json`. Ctrl-C, or a `stop` that returns True, ends the run after the step, saved.
+
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.randn(64, 4)
+    >>> y = (x[:, 0] > 0).long()
+    >>> from superpose.learning import Quiet, TensorStream
+    >>> stream = TensorStream([(x, y, x, y), (-x, y, -x, y)], period=100, batch_size=16)
+    >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+    >>> outcome = train(net, stream, "binary", lr=1e-2, display=Quiet())
+    >>> outcome.result["mean_all"] > 0.9
+    True
+    """
+    chosen = as_method(method, model)
+    factor = named("schedule", SCHEDULES, schedule)
+    parts = segments(stream)
+    plan = Plan(stream, parts, matrix)
+    count = stream.contexts if chosen.select == "context" else stream.tasks
+    model = chosen.make(model, count, seed)
+    predict = predictor(model, chosen)
+    updates = make_optimiser(optimiser, [p for p in model.parameters() if p.requires_grad], lr)
+    rates = [group["lr"] for group in updates.param_groups]
+    penalty = chosen.penalty
+    penalty.begin(shared_parameters(model))
+    training = Training(model, updates, penalty)
+    config = {
+        "about": about or {},
+        "method": chosen.name,
+        "penalty": penalty.describe(),
+        "model": repr(model),
+        "stream": stream.describe() if hasattr(stream, "describe") else repr(stream),
+        "optimiser": optimiser if isinstance(optimiser, str) else repr(updates),
+        "lr": lr,
+        "schedule": schedule,
+        "reset": reset,
+        "evaluate_every": evaluate_every,
+        "matrix": plan.matrix,
+        "seed": seed,
+    }
+
+    with ExitStack() as stack:
+        # The loop's random numbers (dropout, say) are its own, and leave the caller's alone.
+        stack.enter_context(torch.random.fork_rng())
+        torch.manual_seed(seed)
+        run = None if out is None else stack.enter_context(RunDirectory(out, config, resume))
+        records = [] if run is None else run.records
+        clock = Clock({} if run is None else run.timings)
+        if run is not None and run.state is not None:
+            training.load(run.state)
+            if run.result is not None:
+                return Outcome(model, run.result, run.timings)
+        writer = None
+        if tensorboard:
+            folder = Path("runs" if run is None else run.path) / "tensorboard"
+            writer = board.open_log(folder, training.step, stack)
+        shown = stack.enter_context(displays.for_terminal() if display is None else display)
+        stopping = stack.enter_context(stop_at_step(stop))
+        started_at = training.step
+        model.train()
+
+        for part in parts:
+            for step in range(max(part.start, training.step), part.stop):
+                if reset and step == part.start:
+                    updates.state.clear()
+                if schedule != "constant":
+                    share = factor((step - part.start) / (part.stop - part.start))
+                    for group, rate in zip(updates.param_groups, rates, strict=True):
+                        group["lr"] = rate * share
+
+                x, y, task, context = stream.batch(step)
+                loss = F.cross_entropy(predict(x, task, context), y)
+                updates.zero_grad()
+                loss.backward()
+                penalty.after_backward()
+                updates.step()
+                penalty.after_step()
+                training.count(loss)
+
+                done = step + 1
+                if done == part.stop and done < len(stream):
+                    consolidate(penalty, model, stream, predict, part, seed)
+                evaluates = done == part.stop or done % evaluate_every == 0
+                if evaluates or done % CHECK_EVERY == 0:
+                    training.check()
+                if evaluates:
+                    with clock.evaluating():
+                        found = {
+                            str(k): accuracy(model, predict, *stream.test(k), k)
+                            for k in plan.due(part, done)
+                        }
+                    record = {
+                        "step": done,
+                        "task": part.task,
+                        "loss": training.new_record(),
+                        "accuracy": found,
+                        "end": done == part.stop,
+                    }
+                    records.append(record)
+                    if run is not None:
+                        run.append(record)
+                    if writer is not None:
+                        board.log(writer, record)
+                if evaluates or clock.due("show", SHOW_EVERY):
+                    now = progress(label or chosen.name, part, stream, done, loss, records)
+                    left = clock.left(done - started_at, len(stream) - done)
+                    shown.show(replace(now, seconds_left=left))
+                stops = stopping.requested and done < len(stream)
+                if run is not None and (stops or clock.due("save", save_every)):
+                    run.save(training.save(), clock.timings())
+                if stops:
+                    where = "nothing is saved" if run is None else f"{run.path} is saved"
+                    raise Interrupted(f"stopped after {done:,} of {len(stream):,} steps; {where}")
+
+        result = {
+            "method": chosen.name,
+            **summarise(records, stream.tasks),
+            "numbers": {**numbers_stored(model), "penalty": penalty.numbers},
+        }
+        timings = clock.timings()
+        if run is not None:
+            run.save(training.save(), timings)
+            run.finish(result)
+        return Outcome(model, result, timings)
+
+
+def predictor(model: nn.Module, method: Method) -> Predict:
+    """Tell the model what the method says it is told."""
+    if method.select == "none":
+        return lambda x, task, context: model(x)
+    if method.select == "task":
+        return lambda x, task, context: model(x, task=task)
+    return lambda x, task, context: model(x, task=context)
+
+
+def consolidate(
+    penalty: Penalty, model: nn.Module, stream: Stream, predict: Predict, part: Segment, seed: int
+) -> None:
+    """Let the penalty remember a part, for which it may see its batches again, the latest first."""
+    model.eval()
+    batches = (stream.batch(step) for step in reversed(range(part.start, part.stop)))
+    logits = (predict(x, task, context) for x, _, task, context in batches)
+    penalty.after_task(logits, torch.Generator().manual_seed(seed + part.stop))
+    model.train()
+
+
+def progress(
+    label: str, part: Segment, stream: Stream, step: int, loss: Tensor, records: list[Record]
+) -> Progress:
+    """Tell how far a run is, with the accuracies that were measured last."""
+    known = records[-1]["accuracy"] if records else {}
+    first = str(records[0]["task"]) if records else ""
+    return Progress(
+        label=label,
+        task=part.task,
+        tasks=stream.tasks,
+        step=step,
+        steps=len(stream),
+        loss=loss.item(),
+        current=known.get(str(part.task)),
+        first=known.get(first),
+        evaluated=bool(records) and records[-1]["step"] == step,
+    )

@@ -1,0 +1,48 @@
+"""Optimisers and learning-rate schedules by name."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from superpose.errors import SuperposeError
+
+Optimiser = str | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "linear": lambda done: 1 - done,
+}
+"""What the learning rate is multiplied with, by how much of the task is done (0 ≤ done < 1)."""
+
+
+def make_optimiser(
+    wanted: Optimiser, parameters: Iterable[nn.Parameter], lr: float
+) -> torch.optim.Optimizer:
+    """The optimiser of a name with PyTorch's defaults, or what a callable makes.
+
+    >>> make_optimiser("rmsprop", [nn.Parameter(torch.zeros(2))], 1e-4).defaults["alpha"]
+    0.99
+    """
+    if not isinstance(wanted, str):
+        return wanted(parameters)
+    if not 0 < lr < math.inf:
+        raise SuperposeError(f"lr={lr}: a learning rate is a number above 0")
+    return named("optimiser", OPTIMISERS, wanted)(parameters, lr=lr)
+
+
+def named(what: str, choices: dict[str, Any], name: str) -> Any:
+    """Look a name up, or say which there are."""
+    if name not in choices:
+        raise SuperposeError(f"unknown {what} {name!r}: use one of {', '.join(choices)}")
+    return choices[name]

@@ -1,0 +1,99 @@
+"""All that the next step depends on."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from superpose.errors import SuperposeError
+from superpose.learning.penalties import Penalty
+
+TOO_MUCH = 100.0  # times the loss of the first step: no task that is learned comes near
+
+
+class Training:
+    """Model, optimiser, penalty, random state, how many steps are done and the loss since when."""
+
+    def __init__(
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, penalty: Penalty
+    ) -> None:
+        self.model, self.optimiser, self.penalty = model, optimiser, penalty
+        self.step = 0
+        self._steps = 0  # since the last record
+        self._loss = torch.zeros(())
+        self._first_loss = math.nan
+
+    def count(self, loss: Tensor) -> None:
+        """A step is done."""
+        self.step += 1
+        self._steps += 1
+        if self._steps == 1:
+            self._loss = loss.detach()
+        else:
+            self._loss = self._loss + loss.detach()
+
+    def mean_loss(self) -> float:
+        """The mean loss since the last record."""
+        return float(self._loss) / max(self._steps, 1)
+
+    def new_record(self) -> float:
+        """The mean loss since the last record; from here on it is that since this one."""
+        mean = self.mean_loss()
+        self._steps = 0
+        return mean
+
+    def check(self) -> None:
+        """Stop a run that learns nothing any more, before it writes a table of guesses."""
+        mean = self.mean_loss()
+        if math.isnan(self._first_loss):
+            self._first_loss = mean
+        if not math.isfinite(mean):
+            raise _diverged(self.step, f"the loss is {mean}")
+        if mean > TOO_MUCH * max(self._first_loss, 1.0):
+            raise _diverged(self.step, f"the loss is {mean:.3g}, {self._first_loss:.3g} at first")
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if mean > 0 and not any(bool(gradient.any()) for gradient in gradients):
+            raise _diverged(self.step, "all gradients are zero, so no unit is alive")
+
+    def save(self) -> dict[str, Any]:
+        """Tell all of it."""
+        return {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "penalty": self.penalty.state_dict(),
+            "random": _random_state(),
+            "step": self.step,
+            "steps": self._steps,
+            "loss": self._loss,
+            "first_loss": self._first_loss,
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from what `save` told."""
+        self.model.load_state_dict(saved["model"])
+        self.optimiser.load_state_dict(saved["optimiser"])
+        self.penalty.load_state_dict(saved["penalty"])
+        _set_random_state(saved["random"])
+        self.step, self._steps = saved["step"], saved["steps"]
+        self._loss = saved["loss"].to(next(self.model.parameters()).device)
+        self._first_loss = saved["first_loss"]
+
+
+def _random_state() -> dict[str, Any]:
+    state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _diverged(step: int, what: str) -> SuperposeError:
+    return SuperposeError(
+        f"learning broke down at step {step}: {what}; try a lower learning rate (lr)"
+    )
