@@ -1,7 +1,34 @@
 """Many models in one set of weights, each given back by its context."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from superpose import contexts, models, nn
+from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, superpose, unsuperpose
 
-__all__ = ["SuperposeError", "Superposed", "contexts", "models", "nn", "superpose", "unsuperpose"]
+if TYPE_CHECKING:
+    from superpose import data, learning
+
+__all__ = [
+    "SuperposeError",
+    "Superposed",
+    "contexts",
+    "data",
+    "learning",
+    "load",
+    "models",
+    "nn",
+    "save",
+    "superpose",
+    "unsuperpose",
+]
+
+LAZY = ("data", "learning")  # imported on first use, so that `import superpose` stays quick
+
+
+def __getattr__(name: str) -> Any:
+    if name in LAZY:
+        return importlib.import_module(f"superpose.{name}")
+    raise AttributeError(f"module 'superpose' has no attribute {name!r}")

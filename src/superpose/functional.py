@@ -1,5 +1,6 @@
 """The maths on tensors alone: no classes, no state. Every function acts on the last dimension."""
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -25,12 +26,15 @@ def turn(x: Tensor, phasors: Tensor) -> Tensor:
     >>> turn(torch.tensor([1.0, 0.0, 3.0, 4.0]), torch.tensor([1j, 1]))
     tensor([0., 1., 3., 4.])
     """
-    planes = torch.view_as_complex(_complex_capable(x).unflatten(-1, (-1, 2)).contiguous())
+    if x.is_complex():
+        return torch.complex(turn(x.real, phasors), turn(x.imag, phasors))
+    planes = torch.view_as_complex(_fourier_ready(x).unflatten(-1, (-1, 2)).contiguous())
     turned = planes * phasors.to(planes.dtype)
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
-def _complex_capable(x: Tensor) -> Tensor:
+def _fourier_ready(x: Tensor) -> Tensor:
+    """Half precision has no complex numbers: it is widened."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
@@ -102,7 +106,13 @@ def _walsh_hadamard(x: Tensor) -> Tensor:
     return y.flatten(-2)
 
 
-@lru_cache
+def _once(function: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
+    """Make a matrix once for each size; the compiler, which cannot see a cache, makes its own."""
+    cached = lru_cache(function)
+    return lambda size: function(size) if torch.compiler.is_compiling() else cached(size)
+
+
+@_once
 def _walsh_hadamard_matrix(size: int) -> Tensor:
     if size == 1:
         return torch.ones(1, 1, dtype=torch.float64)
@@ -116,15 +126,17 @@ def _hartley(x: Tensor) -> Tensor:
     size = x.shape[-1]
     if size <= DENSE_HARTLEY:
         return x @ _hartley_matrix(size).to(x)
-    spectrum = torch.fft.fft(_complex_capable(x), norm="ortho")
+    if x.is_complex():
+        return torch.complex(_hartley(x.real), _hartley(x.imag))
+    spectrum = torch.fft.fft(_fourier_ready(x), norm="ortho")
     return (spectrum.real - spectrum.imag).to(x.dtype)
 
 
-@lru_cache
+@_once
 def _hartley_matrix(size: int) -> Tensor:
     index = torch.arange(size, dtype=torch.float64)
-    unit = phasors(torch.outer(index, index) % size / size)
-    return (unit.real + unit.imag) / size**0.5
+    angle = 2 * torch.pi / size * (torch.outer(index, index) % size)
+    return (angle.cos() + angle.sin()) / size**0.5
 
 
 def complex_like(x: Tensor, weight: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.selection import Selection, Tasks, active
 
 Name = int | str
-Task = Name | Sequence[Name] | Tensor | Selection
+Task = Name | Sequence[Name] | Tensor
 
 _chosen: ContextVar[Mapping[int, Task]] = ContextVar("chosen", default={})  # noqa: B039
 """The task that `with model.task(…)` chose, by model; each thread and async task has its own."""
@@ -82,7 +82,7 @@ class Superposed(nn.Module):
     @contextmanager
     def task(self, task: Task) -> Iterator[None]:
         """Choose the task for code that only calls model(x)."""
-        chosen = task if isinstance(task, Selection) else self.superposition.ids(task)
+        chosen = self.superposition.ids(task)
         token = _chosen.set({**_chosen.get(), id(self.superposition): chosen})
         try:
             yield
@@ -121,15 +121,9 @@ class Superposed(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def selection(self, task: Task | None = None) -> Selection:
-        """Contexts and private tensors of a task, or of one task per row, as tensors.
-
-        Give it as `task=` where the task has to be data: inside `torch.func.vmap`, or for
-        `torch.compile(…, fullgraph=True)`.
-        """
+        """Contexts and private tensors of a task, or of one task per row, for `run`."""
         if task is None:
             task = _chosen.get().get(id(self.superposition))
-        if isinstance(task, Selection):
-            return task
         if task is None:
             raise SuperposeError(
                 "no task was given: call model(x, task=…), or wrap the call in "
@@ -140,6 +134,21 @@ class Superposed(nn.Module):
         ids = self.superposition.ids(task)
         tasks = Tasks.of(ids, device)
         return Selection(torch.as_tensor(ids), {layer.layer: layer.select(tasks) for layer in own})
+
+    def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
+        """The forward pass of a selection, where the task has to be data.
+
+        It can be mapped over with `torch.func.vmap`, and compiled with `fullgraph=True`.
+        """
+        complex_valued = self.superposition.complex_valued
+        before, active.selection = active.selection, selection
+        try:
+            if complex_valued:
+                inputs = tuple(map(_to_complex, inputs))
+            output = self._plain.forward(self, *inputs, **options)
+            return _to_real(output) if complex_valued else output
+        finally:
+            active.selection = before
 
     def cost(self) -> Cost:
         """Numbers and bytes stored, beside the paper's Table 1 and beside separate models."""
@@ -187,22 +196,32 @@ def superpose(
     >>> model(torch.ones(3, 4), task=[0, 2, 2]).shape
     torch.Size([3, 2])
     """
-    if isinstance(net, Superposed):
-        raise SuperposeError("the model is superposed already: add_task() adds tasks to it")
-    chosen = contexts.with_learning(contexts.family(family), learnable)
     labels: list[Name] = list(range(tasks)) if isinstance(tasks, int) else list(tasks)
     _check_names(labels)
+    return build(
+        net,
+        contexts.with_learning(contexts.family(family), learnable),
+        {label: number for number, label in enumerate(labels)},
+        seed,
+        Conversion(private, tuple(private_layers), tuple(skip), conv, batch_dim),
+    )
+
+
+def build(
+    net: nn.Module, family: Family, names: dict[Name, int], seed: int, conversion: Conversion
+) -> Superposed:
+    """What `superpose` does, from the values that a checkpoint keeps."""
+    if isinstance(net, Superposed):
+        raise SuperposeError("the model is superposed already: add_task() adds tasks to it")
     _check_attributes(net)
     model = copy.deepcopy(net)
-    if chosen.complex_valued:
+    if family.complex_valued:
         model = complexify(model, seed)
-    conversion = Conversion(private, tuple(private_layers), tuple(skip), conv, batch_dim)
-    convert(model, chosen, seed, conversion)
+    convert(model, family, seed, conversion)
     plain: Any = type(model)
     model.__class__ = _superposed_class(plain)
     assert isinstance(model, Superposed)
-    names = {label: number for number, label in enumerate(labels)}
-    model.superposition = Superposition(chosen, seed, names, conversion, size([net]))
+    model.superposition = Superposition(family, seed, names, conversion, size([net]))
     for layer in layers(model):
         for number in names.values():
             layer.add_task_tensors(number)
@@ -223,12 +242,21 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     plain.__class__ = type(model)._plain
     for layer in list(layers(plain)):
         if isinstance(number, int):
-            with torch.no_grad():
-                for name, value in layer.read_out(number).items():
-                    getattr(layer, name).copy_(value)
+            _assign(layer, layer.read_out(number))
         layer.unsuperpose()
     restore(plain)
     return plain
+
+
+def _assign(layer: Layer, values: dict[str, Tensor]) -> None:
+    """New parameters, because a weight tied to another (an embedding) is no longer the same."""
+    for name, value in values.items():
+        own = getattr(layer, name)
+        value = value.detach().clone()
+        if isinstance(own, nn.Parameter):
+            setattr(layer, name, nn.Parameter(value, own.requires_grad))
+        else:
+            own.copy_(value)
 
 
 def layers(model: nn.Module) -> Iterator[Layer]:
@@ -242,18 +270,11 @@ def layers(model: nn.Module) -> Iterator[Layer]:
 
 @functools.cache
 def _superposed_class(plain: Any) -> Any:
+    # the compiler would make a graph for each name of a task here; it starts with `run` instead
+    @functools.partial(torch.compiler.disable, recursive=False)
     @functools.wraps(plain.forward)
-    def forward(self: Any, *arguments: Any, task: Task | None = None, **options: Any) -> Any:
-        complex_valued = self.superposition.complex_valued
-        selection = task if isinstance(task, Selection) else self.selection(task)
-        before, active.selection = active.selection, selection
-        try:
-            if complex_valued:
-                arguments = tuple(map(_to_complex, arguments))
-            output = plain.forward(self, *arguments, **options)
-            return _to_real(output) if complex_valued else output
-        finally:
-            active.selection = before
+    def forward(self: Any, *inputs: Any, task: Task | None = None, **options: Any) -> Any:
+        return self.run(self.selection(task), *inputs, **options)
 
     members = {"forward": forward, "_plain": plain}
     return type(f"Superposed{plain.__name__}", (Superposed, plain), members)

@@ -29,7 +29,7 @@ class Context(ABC):
     """C(k), an invertible linear map of the last dimension. Its fields are its tensors.
 
     A context of one task acts on x of shape (…, M). Contexts of B tasks, put together by `stack`,
-    have fields that begin with (B, 1) and act on x of shape (B, N, M), each on its own rows.
+    have fields that begin with B; `by_row` lets them act on x of shape (B, N, M), each on its own.
     """
 
     @abstractmethod
@@ -83,6 +83,10 @@ class Context(ABC):
             mapped.append(values[0].map(function, *values[1:]) if nested else function(*values))
         return type(self)(*mapped)
 
+    def by_row(self) -> Self:
+        """Stacked contexts, ready to act on (B, N, M)."""
+        return self.map(lambda tensor: tensor.unsqueeze(1))
+
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """The same context on a device, real and complex numbers in the precision of `dtype`."""
 
@@ -95,11 +99,11 @@ class Context(ABC):
 
 
 def stack(contexts: Sequence[Context], index: Tensor | None = None) -> Context:
-    """Contexts of several tasks as one, for x of shape (B, N, M); `index` repeats them by row."""
+    """Contexts of several tasks as one with a leading dimension; `index` repeats them by row."""
 
     def join(*tensors: Tensor) -> Tensor:
         joined = torch.stack(tensors)
-        return (joined if index is None else joined[index]).unsqueeze(1)
+        return joined if index is None else joined[index]
 
     return contexts[0].map(join, *contexts[1:])
 

@@ -1,7 +1,6 @@
 """The contexts of one layer, derived on first use and kept in a bounded cache."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -17,7 +16,7 @@ class LayerContext:
     """A family applied to one weight: for each task, the context of its `dim` inputs.
 
     A weight of several groups (a grouped convolution) has an independent context for each group;
-    they come stacked, for weights of shape (groups, outputs, dim).
+    they come stacked.
     """
 
     family: Family
@@ -46,19 +45,11 @@ class LayerContext:
     def make(self, numbers: Tensor) -> Context:
         """C of learned numbers."""
         assert isinstance(self.family, Drawn)
-        context = self.family.make(numbers)
-        return context if self.groups == 1 else context.map(lambda tensor: tensor.unsqueeze(1))
+        return self.family.make(numbers)
 
     def fixed(self, task: int, device: torch.device, dtype: torch.dtype) -> Context:
         """C(task) on a device, from the cache when it is there."""
         return cache.get(self, task, device, dtype)
-
-    def by_row(self, contexts: Sequence[Context], index: Tensor) -> Context:
-        """One context per row of a batch, of `contexts[index[row]]`, groups flattened into rows."""
-        stacked = stack(contexts, index)
-        if self.groups == 1:
-            return stacked
-        return stacked.map(lambda tensor: tensor.squeeze(1).flatten(0, 1))
 
 
 class ContextCache:

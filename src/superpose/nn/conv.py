@@ -35,10 +35,37 @@ class ConvLayer(Layer):
     _output_padding: Any
 
     def bound(self) -> dict[str, tuple[int, int]]:
-        """All of the kernel that meets one output, or the channels."""
+        """All of the kernel that meets one output, or the channels; each group by itself."""
+        channels = self.in_channels // self.groups
+        positions = prod(self.kernel_size) if self.mode == "kernel" else 1
+        return {"weight": (channels * positions, self.groups)}
+
+    def to_blocks(self, weight: Tensor) -> Tensor:
+        """The kernel as (groups, outputs, inputs, positions), of one group each."""
+        raise NotImplementedError
+
+    def from_blocks(self, blocks: Tensor) -> Tensor:
+        """The inverse of `to_blocks`; leading dimensions stay."""
+        raise NotImplementedError
+
+    def to_matrix(self, weight: Tensor) -> Tensor:
+        """The kernel with what is bound last, groups apart if there are several."""
+        blocks = self.to_blocks(weight)
         if self.mode == "channel":
-            return {"weight": (self.in_channels, 1)}
-        return {"weight": (self.in_channels // self.groups * prod(self.kernel_size), self.groups)}
+            matrix = blocks.transpose(2, 3).flatten(1, 2)  # outputs and positions, then inputs
+        else:
+            matrix = blocks.flatten(2)
+        return matrix.squeeze(0) if self.groups == 1 else matrix
+
+    def from_matrix(self, matrix: Tensor) -> Tensor:
+        """The inverse of `to_matrix`; leading dimensions stay."""
+        grouped = matrix.unsqueeze(-3) if self.groups == 1 else matrix
+        positions = prod(self.kernel_size)
+        if self.mode == "channel":
+            blocks = grouped.unflatten(-2, (-1, positions)).transpose(-1, -2)
+        else:
+            blocks = grouped.unflatten(-1, (-1, positions))
+        return self.from_blocks(blocks)
 
     def convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *extra: Any
@@ -58,9 +85,8 @@ class ConvLayer(Layer):
                 f"layer {self.layer!r} was given {tuple(x.shape)}, which is not a batch of {rows} "
                 "rows: rows of different tasks cannot be told apart; run it once per task instead"
             )
-        if context is not None and self.mode == "channel":
-            channels = x.movedim(-spatial - 1, -1)
-            x = self.bind(context, channels, rows).movedim(-1, -spatial - 1)
+        if context is not None and rows is not None and self.mode == "channel":
+            x = self.bind_channels(context, x)
         elif context is not None:
             weight = self.bind_kernel(context, weight, rows)
         bias = selected.private.get("bias", self.bias)
@@ -79,26 +105,33 @@ class ConvLayer(Layer):
         """W C(k); with rows, a kernel for each, (rows, *W.shape)."""
         matrix = self.to_matrix(weight)
         if rows is None:
-            return self.from_matrix(context.bind_weight(matrix))
+            return self.from_matrix(self.grouped("weight", context).bind_weight(matrix))
         repeated = matrix.expand(rows, *matrix.shape)
-        if self.groups > 1:
+        if self.groups > 1:  # each group of each row
             repeated = repeated.flatten(0, 1)
-        kernels = context.bind_weight(repeated).view(rows, *matrix.shape)
-        return self.from_matrix(kernels)
+            context = context.map(lambda tensor: tensor.flatten(0, 1))
+        kernels = context.by_row().bind_weight(repeated)
+        return self.from_matrix(kernels.view(rows, *matrix.shape))
+
+    def bind_channels(self, context: Context, x: Tensor) -> Tensor:
+        """C(k) on the channels of x (rows, channels, …), each row and group by its own."""
+        grouped = x.flatten(2).unflatten(1, (self.groups, -1)).flatten(0, 1).mT  # (B · g, N, M)
+        if self.groups > 1:
+            context = context.map(lambda tensor: tensor.flatten(0, 1))
+        bound = context.by_row().bind(grouped).mT
+        return bound.reshape(x.shape)
 
 
 class ForwardConv(ConvLayer):
     """Kernels (outputs, inputs / groups, …)."""
 
-    def to_matrix(self, weight: Tensor) -> Tensor:
-        """(outputs, inputs of a group · positions), groups apart if there are several."""
-        matrix = weight.flatten(1)
-        return matrix if self.groups == 1 else matrix.unflatten(0, (self.groups, -1))
+    def to_blocks(self, weight: Tensor) -> Tensor:
+        """Outputs come first already."""
+        return weight.flatten(2).unflatten(0, (self.groups, -1))
 
-    def from_matrix(self, matrix: Tensor) -> Tensor:
-        """The kernel again; leading dimensions stay."""
-        flat = matrix if self.groups == 1 else matrix.flatten(-3, -2)
-        return flat.unflatten(-1, (-1, *self.kernel_size))
+    def from_blocks(self, blocks: Tensor) -> Tensor:
+        """Groups join the outputs again."""
+        return blocks.flatten(-4, -3).unflatten(-1, self.kernel_size)
 
     def convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *extra: Any
@@ -115,16 +148,13 @@ class ForwardConv(ConvLayer):
 class TransposedConv(ConvLayer):
     """Kernels (inputs, outputs / groups, …)."""
 
-    def to_matrix(self, weight: Tensor) -> Tensor:
-        """(outputs, inputs of a group · positions), groups apart if there are several."""
-        grouped = weight.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(2)
-        return grouped.squeeze(0) if self.groups == 1 else grouped
+    def to_blocks(self, weight: Tensor) -> Tensor:
+        """Inputs come first: they change places with the outputs."""
+        return weight.flatten(2).unflatten(0, (self.groups, -1)).transpose(1, 2)
 
-    def from_matrix(self, matrix: Tensor) -> Tensor:
-        """The kernel again; leading dimensions stay."""
-        grouped = matrix.unsqueeze(-3) if self.groups == 1 else matrix
-        kernel = grouped.unflatten(-1, (-1, prod(self.kernel_size))).transpose(-3, -2)
-        return kernel.flatten(-4, -3).unflatten(-1, self.kernel_size)
+    def from_blocks(self, blocks: Tensor) -> Tensor:
+        """Inputs come first again, and groups join them."""
+        return blocks.transpose(-3, -2).flatten(-4, -3).unflatten(-1, self.kernel_size)
 
     def convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *extra: Any

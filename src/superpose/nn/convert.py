@@ -23,7 +23,7 @@ from superpose.nn.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
-from superpose.nn.layer import Layer
+from superpose.nn.layer import Layer, joined
 from superpose.nn.linear import Embedding, Linear, TransposedLinear
 from superpose.nn.norm import (
     BatchNorm1d,
@@ -80,6 +80,7 @@ class Conversion:
 
     def __post_init__(self) -> None:
         """Check what can be checked without the model."""
+        self.private_layers, self.skip = tuple(self.private_layers), tuple(self.skip)
         if self.private not in PRIVATE_MODES:
             raise SuperposeError(f"private={self.private!r}: use one of {', '.join(PRIVATE_MODES)}")
         if self.conv not in CONV_MODES:
@@ -160,15 +161,11 @@ class Summary:
 def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
     """Sort the tensors of a superposed model."""
     layers = list(layers)
-    superposed = [_join(layer.layer, name) for layer in layers for name in layer.contexts]
-    private = [_join(layer.layer, name) for layer in layers for name in layer.private]
-    inner = tuple(_join(layer.layer, "private.") for layer in layers)
+    superposed = [joined(layer.layer, name) for layer in layers for name in layer.contexts]
+    private = [joined(layer.layer, name) for layer in layers for name in layer.private]
+    inner = tuple(joined(layer.layer, "private.") for layer in layers)
     rest = [name for name in model.state_dict() if not name.startswith(inner)]
     return Summary(superposed, private, [n for n in rest if n not in {*superposed, *private}])
-
-
-def _join(layer: str, name: str) -> str:
-    return f"{layer}.{name}" if layer else name
 
 
 def _inside(name: str, outer: str) -> bool:

@@ -8,12 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from superpose import contexts
-from superpose.contexts import Context, Family, LayerContext
+from superpose.contexts import Context, Family, LayerContext, stack
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
 from superpose.nn.selection import Selected, Selection, TaskIds, Tasks, active
 
 CONTEXT = "_context"  # a weight's name and this: the learned numbers of its context
+
+
+def joined(layer: str, name: str) -> str:
+    """The full name of a layer's tensor; a model that is one layer has no name of its own."""
+    return f"{layer}.{name}" if layer else name
 
 
 class PerTask(nn.Module):
@@ -78,10 +83,18 @@ class Layer(nn.Module):
         """What a plain layer needs to do what this one does for a task: W C(k), private tensors."""
         contexts, private = self.select(Tasks([task], None))
         weights = {
-            name: self.from_matrix(context.bind_weight(self.to_matrix(getattr(self, name))))
+            name: self.from_matrix(self.grouped(name, context).bind_weight(self.matrix(name)))
             for name, context in contexts.items()
         }
         return weights | private
+
+    def matrix(self, name: str) -> Tensor:
+        """A bound weight as a matrix, or one for each group."""
+        return self.to_matrix(getattr(self, name))
+
+    def grouped(self, name: str, context: Context) -> Context:
+        """The context, ready for `matrix(name)`."""
+        return context if self.contexts[name].groups == 1 else context.by_row()
 
     def superpose(
         self,
@@ -100,7 +113,7 @@ class Layer(nn.Module):
         if family is None:
             return
         for name, (dim, groups) in self.bound().items():
-            self.contexts[name] = LayerContext(family, seed, f"{layer}.{name}", dim, groups)
+            self.contexts[name] = LayerContext(family, seed, joined(layer, name), dim, groups)
             if isinstance(family, Drawn) and family.learnable:
                 self.private[name + CONTEXT] = PerTask(nn.Parameter(torch.empty(0)))
 
@@ -153,7 +166,7 @@ class Layer(nn.Module):
         else:
             like = self._real_like(name)
             contexts = [layer.fixed(task, like.device, like.dtype) for task in tasks.unique]
-        return contexts[0] if tasks.row is None else layer.by_row(contexts, tasks.row)
+        return contexts[0] if tasks.row is None else stack(contexts, tasks.row)
 
     @property
     def device(self) -> torch.device:
@@ -187,14 +200,18 @@ class Layer(nn.Module):
         dim = self.rows_at(x, rows)
         front = x.movedim(dim, 0)
         return (
-            context.bind(front.reshape(rows, -1, x.shape[-1])).reshape(front.shape).movedim(0, dim)
+            context.by_row()
+            .bind(front.reshape(rows, -1, x.shape[-1]))
+            .reshape(front.shape)
+            .movedim(0, dim)
         )
 
     def add_bias(self, y: Tensor, bias: Tensor | None, rows: int) -> Tensor:
         """y + bias for y of shape (…, N) and a bias (N,), or (rows, N) when it is private."""
         if bias is None:
             return y
-        return y + self.spread(bias, y, rows) if bias.ndim > 1 else y + bias
+        own = self.spread(bias, y, rows) if bias.ndim > 1 else bias
+        return y + own.to(y.dtype)
 
     def spread(self, tensor: Tensor, x: Tensor, rows: int) -> Tensor:
         """(rows, *N) viewed so that it broadcasts against x of shape (…, *N)."""

@@ -64,7 +64,8 @@ class Selection(NamedTuple):
 
 
 class _Active(threading.local):
-    selection: Selection | None = None
+    def __init__(self) -> None:  # runs once in each thread that looks
+        self.selection: Selection | None = None
 
 
 active = _Active()

@@ -1,0 +1,176 @@
+"""Superposed models as files: one safetensors file, what it means as JSON in its header."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from superpose import contexts
+from superpose.errors import SuperposeError
+from superpose.model import Superposed, build, layers
+from superpose.nn.convert import Conversion
+
+FORMAT = 1
+HEADER = "superpose"
+PROBE = 256  # how many coordinates of a context go into the digest
+QUANTUM = 2.0**-20  # contexts agree if they agree to this; rotations differ by rounding elsewhere
+
+
+def save(model: Superposed, path: str | os.PathLike[str]) -> None:
+    """Write the model to one file; a file that is there stays whole until the new one is.
+
+    Fixed contexts are not in it: they are derived again from the seed, the names of the layers and
+    the tasks. A digest of them tells on loading that they came out the same.
+    """
+    if not isinstance(model, Superposed):
+        raise SuperposeError(f"{type(model).__name__} is not superposed: superpose() it first")
+    tensors, same_as = _distinct(model.state_dict())
+    superposition = model.superposition
+    header = {
+        "format": FORMAT,
+        "family": contexts.describe(superposition.family),
+        "seed": superposition.seed,
+        "tasks": list(superposition.names.items()),
+        "conversion": dataclasses.asdict(superposition.conversion),
+        "same_as": same_as,
+        "contexts": context_digest(model),
+    }
+    header["checksum"] = _checksum(header, tensors)
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        save_file(tensors, beside, {HEADER: json.dumps(header)})
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(target)
+    except (OSError, SafetensorError) as error:
+        raise SuperposeError(f"cannot write {target}: {error}; nothing was changed") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
+    """The superposed model of a file; `net` is the plain architecture, whatever its weights."""
+    header, tensors = read(path)
+    model = build(
+        net,
+        contexts.from_description(header["family"]),
+        dict(header["tasks"]),
+        header["seed"],
+        Conversion(**header["conversion"]),
+    )
+    tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
+    _check_fit(path, model.state_dict(), tensors)
+    model.load_state_dict(tensors)
+    if context_digest(model) != header["contexts"]:
+        raise SuperposeError(
+            f"{path}: the contexts derived here differ from those it was saved with, so its models "
+            "cannot be read; were layers of the network renamed, or is this another superpose?"
+        )
+    return model
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file says of itself and its tensors, checked."""
+    if not Path(path).is_file():
+        raise SuperposeError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise SuperposeError(
+            f"{path} is damaged or not a safetensors file ({error}): take another copy of it"
+        ) from error
+    if HEADER not in metadata:
+        raise SuperposeError(f"{path} was not written by superpose.save: it names no tasks")
+    try:
+        header = json.loads(metadata[HEADER])
+        newer = header["format"] > FORMAT
+    except (ValueError, KeyError, TypeError) as error:
+        raise SuperposeError(f"{path}: its header is damaged: take another copy of it") from error
+    if newer:
+        raise SuperposeError(
+            f"{path} has format {header['format']}, this one reads up to {FORMAT}: upgrade it"
+        )
+    checksum = header.pop("checksum", None)
+    if checksum != _checksum(header, tensors):
+        raise SuperposeError(f"{path} was changed after it was saved: take another copy of it")
+    return header, tensors
+
+
+def context_digest(model: Superposed) -> str:
+    """A digest of what the contexts of the first task do in each layer."""
+    digest = hashlib.sha256()
+    first = min(model.superposition.names.values())
+    for layer in layers(model):
+        for bound in layer.contexts.values():
+            probe = torch.linspace(1, 2, bound.dim, dtype=torch.float64)
+            context = bound.family.context(bound.keys(first)[0], bound.dim)
+            probed = context.bind(probe)[:PROBE]
+            real = torch.view_as_real(probed) if probed.is_complex() else probed
+            steps = (real / QUANTUM).round().to(torch.int64)
+            digest.update(bound.layer.encode() + b"\0" + steps.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _distinct(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors, those that share their memory once, and which name is the same as which."""
+    seen: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
+    distinct, same_as = {}, {}
+    for name, tensor in state.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and place in seen:
+            same_as[name] = seen[place]
+        else:
+            seen[place] = name
+            distinct[name] = tensor.detach().cpu().contiguous()
+    return distinct, same_as
+
+
+def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _check_fit(
+    path: str | os.PathLike[str], wanted: dict[str, Tensor], found: dict[str, Tensor]
+) -> None:
+    def told(names: set[str]) -> str:
+        first = sorted(names)[:3]
+        return ", ".join(first) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+    problem = None
+    if missing := wanted.keys() - found.keys():
+        problem = f"it has no {told(missing)}"
+    elif extra := found.keys() - wanted.keys():
+        problem = f"the network has no {told(extra)}"
+    else:
+        for name, tensor in wanted.items():
+            here, there = _kind(tensor), _kind(found[name])
+            if here != there:
+                problem = f"{name} is {there} in the file and {here} in the network"
+                break
+    if problem:
+        raise SuperposeError(
+            f"{path} holds another architecture: {problem}; load it into a network like the one it "
+            "was saved from"
+        )
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

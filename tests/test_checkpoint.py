@@ -1,0 +1,190 @@
+"""Files: small, exact, and clear about everything that can be wrong with them."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import cases
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_model import cnn, mlp, randomise_private
+from torch import nn
+
+import superpose as sp
+from superpose import checkpoint
+
+
+@pytest.mark.parametrize("family", cases.NAMES)
+@pytest.mark.parametrize("learnable", [False, True])
+def test_a_loaded_model_gives_the_same_bits(family, learnable, tmp_path):
+    if learnable and family in ("identity", "permutation", "block-rotation"):
+        pytest.skip("nothing to learn, or sizes that the blocks do not divide")
+    model = sp.superpose(mlp(), family, tasks=["a", "b"], seed=5, learnable=learnable)
+    model.add_task("c")
+    model.rename_task("a", "alpha")
+    randomise_private(model)
+    sp.save(model, tmp_path / "many.safetensors")
+    loaded = sp.load(tmp_path / "many.safetensors", sp.models.MLP(12, 16, 5, bias=True))
+    x = torch.randn(4, 12)
+    assert loaded.tasks == ["alpha", "b", "c"]
+    for task in ("alpha", "c", ["b", "c", "alpha", "b"]):
+        assert torch.equal(loaded(x, task=task), model(x, task=task))
+    assert loaded.add_task("d") == "d"
+
+
+def test_conversions_and_compositions_are_remembered(tmp_path):
+    path = tmp_path / "m.safetensors"
+    family = sp.contexts.LocalMix(sp.contexts.Phase(), 2, (1, 2, 3, 2, 1)) * sp.contexts.Binary()
+    model = sp.superpose(cnn(), family, 3, skip=["0"], private_layers=["6"], conv="channel").eval()
+    sp.save(randomise_private(model), path)
+    loaded = sp.load(path, cnn()).eval()
+    x = torch.randn(2, 3, 6, 6)
+    assert loaded.superposition == model.superposition
+    assert torch.equal(loaded(x, task=2), model(x, task=2))
+
+
+def test_another_process_gives_the_same_bits(tmp_path):
+    model = sp.superpose(mlp(), "hadamard", tasks=3)
+    x = torch.randn(4, 12)
+    sp.save(model, tmp_path / "m.safetensors")
+    save_file({"x": x}, tmp_path / "x.safetensors")
+    script = (
+        "import sys, torch, superpose as sp\n"
+        "from safetensors.torch import load_file, save_file\n"
+        "d = sys.argv[1]\n"
+        "model = sp.load(d + '/m.safetensors', sp.models.MLP(12, 16, 5, bias=True))\n"
+        "x = load_file(d + '/x.safetensors')['x']\n"
+        "save_file({'y': model(x, task=2).detach()}, d + '/y.safetensors')\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    assert torch.equal(load_file(tmp_path / "y.safetensors")["y"], model(x, task=2))
+
+
+def test_fifty_tasks_cost_one_percent(tmp_path):
+    net = sp.models.MLP(784, 2048, 10)
+    save_file(net.state_dict(), tmp_path / "plain.safetensors")
+    sp.save(sp.superpose(net, tasks=50), tmp_path / "fifty.safetensors")
+    sizes = {path.stem: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes["fifty"] <= 1.01 * sizes["plain"]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "m.safetensors"
+    sp.save(sp.superpose(mlp(), tasks=["a", "b"]), path)
+    return path
+
+
+def edit(path, change):
+    with checkpoint.safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["superpose"])
+    tensors = load_file(path)
+    change(header, tensors)
+    save_file(tensors, path, {"superpose": json.dumps(header)})
+
+
+def flip(header, tensors):
+    tensors["layers.1.weight"][0, 0] += 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: p.unlink(), "there is no such file"),
+        (lambda p: p.write_bytes(p.read_bytes()[:-100]), "is damaged or not a safetensors file"),
+        (lambda p: p.write_bytes(p.read_bytes()[:5]), "is damaged or not a safetensors file"),
+        (lambda p: p.write_bytes(b""), "is damaged or not a safetensors file"),
+        (lambda p: torch.save({"a": 1}, p), "is damaged or not a safetensors file"),
+        (lambda p: save_file({"a": torch.ones(2)}, p), "was not written by superpose.save"),
+        (lambda p: save_file({"a": torch.ones(2)}, p, {"superpose": "{"}), "header is damaged"),
+        (lambda p: edit(p, flip), "was changed after it was saved"),
+        (lambda p: edit(p, lambda h, t: h.update(seed=9)), "was changed after it was saved"),
+        (lambda p: edit(p, lambda h, t: h.pop("checksum")), "was changed after it was saved"),
+        (
+            lambda p: edit(p, lambda h, t: h.update(format=99)),
+            "has format 99, this one reads",
+        ),
+    ],
+)
+def test_bad_files_say_what_to_do(saved, damage, message):
+    damage(saved)
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.load(saved, mlp())
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (sp.models.MLP(12, 16, 5, hidden=3, bias=True), "it has no layers.7.bias"),
+        (sp.models.MLP(12, 16, 5, hidden=1, bias=True), "the network has no layers.5.bias"),
+        (sp.models.MLP(12, 20, 5, bias=True), r"float32 \(16, 12\) in the file and float32 \(20,"),
+        (sp.models.MLP(12, 16, 5, bias=True).double(), "float32 .* in the file and float64"),
+        (nn.ReLU(), "ReLU has no layer to superpose"),
+    ],
+)
+def test_another_architecture_is_told(saved, net, message):
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.load(saved, net)
+
+
+def test_contexts_that_come_out_differently_are_noticed(saved, monkeypatch):
+    draw = sp.contexts.Binary.draw
+    monkeypatch.setattr(sp.contexts.Binary, "draw", lambda self, key, dim: -draw(self, key, dim))
+    with pytest.raises(sp.SuperposeError, match="the contexts derived here differ"):
+        sp.load(saved, mlp())
+
+
+def test_a_save_that_fails_leaves_the_old_file(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(sp.SuperposeError, match="No space left on device; nothing was changed"):
+        sp.save(sp.superpose(mlp(), tasks=3), saved)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+    with pytest.raises(sp.SuperposeError, match="is not superposed"):
+        sp.save(mlp(), saved)
+
+
+def test_a_save_that_is_killed_leaves_the_old_file(tmp_path):
+    path = tmp_path / "m.safetensors"
+    sp.save(sp.superpose(mlp(), tasks=["old"]), path)
+    script = (
+        "import sys, superpose as sp\n"
+        "net = sp.models.MLP(784, 512, 10)\n"
+        "model = sp.superpose(net, tasks=20)\n"
+        "print('ready', flush=True)\n"
+        "while True: sp.save(model, sys.argv[1])\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    time.sleep(0.35)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    header, _ = checkpoint.read(path)  # whole, whichever of the two it is
+    assert header["tasks"][0][0] in ("old", 0)
+
+
+def test_two_threads_may_save_to_one_name(tmp_path):
+    path = tmp_path / "m.safetensors"
+    models = [sp.superpose(mlp(), tasks=n) for n in (2, 3)]
+
+    def save(model):
+        for _ in range(10):
+            sp.save(model, path)
+
+    threads = [threading.Thread(target=save, args=(model,)) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(sp.load(path, mlp()).tasks) in (2, 3)

@@ -1,0 +1,327 @@
+"""Layers: rows of many tasks, read-out, and options, for every kind of layer."""
+
+import cases
+import pytest
+import torch
+from test_model import randomise_private, rows_one_by_one
+from torch import nn
+
+import superpose as sp
+from superpose import functional
+
+REAL = [name for name in cases.NAMES if name not in ("complex", "onepower")]
+real_family = pytest.mark.parametrize("family", REAL)
+TASKS = torch.tensor([2, 0, 1, 2, 3])
+
+
+class First(nn.Module):
+    """The first output of a module that gives several."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs):
+        return self.module(*inputs)[0]
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True, **options)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+def encoder(**options):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **options)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+MODELS = {
+    "conv1d": lambda: (nn.Conv1d(4, 6, 3, padding=1), (4, 9)),
+    "conv2d": lambda: (nn.Conv2d(4, 6, 3, stride=2, padding="valid"), (4, 7, 7)),
+    "conv2d circular": lambda: (nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), (4, 7, 7)),
+    "conv2d groups": lambda: (nn.Conv2d(4, 6, 3, groups=2, dilation=2), (4, 7, 7)),
+    "conv2d depthwise": lambda: (nn.Conv2d(4, 4, 3, groups=4, bias=False), (4, 7, 7)),
+    "conv3d": lambda: (nn.Conv3d(2, 3, 2), (2, 4, 4, 4)),
+    "transposed 1d": lambda: (nn.ConvTranspose1d(4, 6, 3, stride=2), (4, 5)),
+    "transposed 2d": lambda: (nn.ConvTranspose2d(4, 6, 3, 2, output_padding=1), (4, 5, 5)),
+    "transposed groups": lambda: (nn.ConvTranspose2d(4, 6, 3, groups=2), (4, 5, 5)),
+    "transposed 3d": lambda: (nn.ConvTranspose3d(2, 3, 2), (2, 3, 3, 3)),
+    "linear over tokens": lambda: (nn.Linear(6, 4), (3, 6)),
+    "attention": lambda: (SelfAttention(), (3, 8)),
+    "attention extras": lambda: (SelfAttention(add_bias_kv=True, add_zero_attn=True), (3, 8)),
+    "encoder": lambda: (encoder(batch_first=True), (3, 8)),
+    "encoder norm first": lambda: (encoder(batch_first=True, norm_first=True), (5, 8)),
+    "rnn": lambda: (First(nn.RNN(6, 8, nonlinearity="relu", batch_first=True)), (3, 6)),
+    "gru": lambda: (First(nn.GRU(6, 8, 2, batch_first=True, bidirectional=True)), (3, 6)),
+    "lstm": lambda: (First(nn.LSTM(6, 8, 2, batch_first=True, bidirectional=True)), (3, 6)),
+    "lstm projected": lambda: (First(nn.LSTM(6, 8, proj_size=4, batch_first=True)), (4, 6)),
+    "lstm no bias": lambda: (First(nn.LSTM(6, 8, bias=False, batch_first=True)), (4, 6)),
+    "norms": lambda: (
+        nn.Sequential(
+            nn.Conv2d(4, 6, 1), nn.BatchNorm2d(6), nn.GroupNorm(2, 6),
+            nn.InstanceNorm2d(6, affine=True),
+        ),
+        (4, 5, 5),
+    ),
+    "last norms": lambda: (
+        nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.RMSNorm(6), nn.LayerNorm((3, 6))),
+        (3, 6),
+    ),
+}  # fmt: skip
+
+
+def build(name, family="binary", **options):
+    torch.manual_seed(0)
+    net, shape = MODELS[name]()
+    model = randomise_private(sp.superpose(net.double(), family, tasks=4, **options)).eval()
+    return model, torch.randn(len(TASKS), *shape, dtype=torch.float64)
+
+
+@real_family
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_and_read_out(name, family):
+    model, x = build(name, family, batch_dim=0)
+    mixed = model(x, task=TASKS)
+    torch.testing.assert_close(mixed, rows_one_by_one(model, TASKS, x))
+    others = model(x, task=(TASKS + 1) % 4)
+    if family != "identity" or model.summary().private:
+        assert (mixed - others).abs().max() > 1e-3
+    if family != "identity":  # the contexts alone make tasks differ
+        torch.manual_seed(0)
+        shared = sp.superpose(MODELS[name]()[0].double(), family, tasks=4, private="shared").eval()
+        assert (shared(x, task=1) - shared(x, task=2)).abs().max() > 1e-4
+    plain = sp.unsuperpose(model, 2)
+    torch.testing.assert_close(plain(x), model(x, task=2))
+    for weight, gradient in _gradients(model, mixed).items():
+        one_by_one = _gradients(model, rows_one_by_one(model, TASKS, x))[weight]
+        torch.testing.assert_close(gradient, one_by_one)
+
+
+def _gradients(model, output):
+    model.zero_grad()
+    output.square().sum().backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("family", ["binary", "phase", "hadamard", "permutation", "rotation"])
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv2d groups", "conv3d"])
+def test_a_bound_kernel_is_a_convolution_of_bound_patches(name, family):
+    """Law 2 for convolutions: C(k) acts on every patch (channel, position) that a kernel meets."""
+    torch.manual_seed(0)
+    net, _ = MODELS[name]()
+    model = sp.superpose(net.double(), family, tasks=3)
+    kernel = sp.unsuperpose(model, 1).weight
+    groups = net.groups
+    bound = model.superposition
+    for group in range(groups):
+        layer = "weight" if groups == 1 else f"weight:{group}"
+        key = sp.contexts.Key(bound.seed, layer, 1)
+        patch = net.weight[0].numel()
+        context = bound.family.context(key, patch)
+        rows = slice(group * len(net.weight) // groups, (group + 1) * len(net.weight) // groups)
+        found = kernel[rows].flatten(1)
+        torch.testing.assert_close(
+            found,
+            net.weight[rows].flatten(1) @ context.bind(torch.eye(patch, dtype=torch.float64)).T,
+        )
+
+
+@pytest.mark.parametrize("family", ["binary", "hadamard"])
+@pytest.mark.parametrize("name", ["conv1d", "conv2d groups", "transposed groups", "transposed 3d"])
+def test_channel_mode_of_every_convolution(name, family):
+    model, x = build(name, family, conv="channel")
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    torch.testing.assert_close(sp.unsuperpose(model, 3)(x), model(x, task=3))
+
+
+def test_channel_mode_binds_channels():
+    torch.manual_seed(0)
+    net = nn.Conv2d(4, 6, 3)
+    model = sp.superpose(net, tasks=5, conv="channel", private="shared")
+    x = torch.randn(len(TASKS), 4, 7, 7)
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    signs = sp.contexts.Binary().context(sp.contexts.Key(0, "weight", 3), 4).signs
+    torch.testing.assert_close(model(x, task=3), net(x * signs.view(4, 1, 1)))
+    torch.testing.assert_close(sp.unsuperpose(model, 3)(x), model(x, task=3))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_torchs_sequence_layers_know_where_their_rows_are(batch_first):
+    torch.manual_seed(0)
+    x = torch.randn(5, 5, 8)  # as many tokens as rows: a guess could be wrong
+    for net in (encoder(batch_first=batch_first), First(nn.GRU(8, 4, batch_first=batch_first))):
+        model = randomise_private(sp.superpose(net, tasks=4))
+        mixed = model(x, task=TASKS)
+        dim = 0 if batch_first else 1
+        each = [model(x.select(dim, i).unsqueeze(dim), task=int(t)) for i, t in enumerate(TASKS)]
+        torch.testing.assert_close(mixed, torch.cat(each, dim))
+
+
+def test_rows_that_cannot_be_told_apart_raise():
+    class Folding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.linear(x.flatten(0, 1))
+
+    tasks = [0, 1, 0]
+    with pytest.raises(sp.SuperposeError, match="dimension 0 should be the 3 rows"):
+        sp.superpose(Folding())(torch.randn(3, 2, 6), task=tasks)
+    square = torch.randn(3, 3, 6)
+    with pytest.raises(sp.SuperposeError, match="more than one dimension has size 3"):
+        sp.superpose(nn.Linear(6, 4))(square, task=tasks)
+    declared = sp.superpose(nn.Linear(6, 4), batch_dim=1)
+    torch.testing.assert_close(declared(square, task=tasks)[:, 1], declared(square[:, 1], task=1))
+    with pytest.raises(sp.SuperposeError, match="not a batch of 3 rows"):
+        sp.superpose(nn.Conv2d(2, 2, 1))(torch.randn(6, 2, 4, 4), task=tasks)
+    net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+    with pytest.raises(sp.SuperposeError, match="normalises by the statistics of the batch"):
+        sp.superpose(net)(torch.randn(3, 6), task=tasks)
+    packed = nn.utils.rnn.pack_sequence([torch.randn(4, 6), torch.randn(2, 6)])
+    model = sp.superpose(nn.LSTM(6, 4))
+    assert model(packed, task=1)[0].data.shape == (6, 4)
+    with pytest.raises(sp.SuperposeError, match="a padded batch of sequences only"):
+        model(packed, task=[0, 1])
+
+
+@pytest.mark.parametrize("private", ["per-task", "shared", "none"])
+@pytest.mark.parametrize("name", ["attention", "lstm", "conv2d", "norms"])
+def test_private_modes_of_every_layer(name, private):
+    model, x = build(name, "binary", private=private)
+    assert model(x, task=1).shape == model(x, task=TASKS).shape if name != "norms" else True
+    state = model.state_dict()
+    assert any("private" in key for key in state) == (private == "per-task")
+    if private == "none":
+        assert all("weight" in key for key in state)
+
+
+def test_attention_masks_of_every_kind():
+    torch.manual_seed(0)
+    net = nn.MultiheadAttention(8, 2, kdim=6, vdim=5, batch_first=True).double()
+    model = randomise_private(sp.superpose(net, "hadamard", tasks=4)).eval()
+    q, k, v = (torch.randn(5, t, d, dtype=torch.float64) for t, d in ((3, 8), (4, 6), (4, 5)))
+    padding = torch.zeros(5, 4, dtype=torch.bool)
+    padding[1:, 3], padding[2, 2] = True, True
+    mask = torch.triu(torch.ones(3, 4, dtype=torch.bool), 1)
+    numbers = torch.randn(10, 3, 4, dtype=torch.float64)
+    for options in ({}, {"key_padding_mask": padding}, {"attn_mask": mask, "need_weights": False}):
+        found, weights = model(q, k, v, task=TASKS, **options)
+        for i, task in enumerate(TASKS.tolist()):
+            own = dict(options)
+            if "key_padding_mask" in own:
+                own["key_padding_mask"] = padding[i : i + 1]
+            expected, seen = model(q[i : i + 1], k[i : i + 1], v[i : i + 1], task=task, **own)
+            torch.testing.assert_close(found[i : i + 1], expected)
+            if weights is not None:
+                torch.testing.assert_close(weights[i : i + 1], seen)
+    by_head = model(q, k, v, task=TASKS, attn_mask=numbers, average_attn_weights=False)[1]
+    expected = model(q, k, v, task=2, attn_mask=numbers, average_attn_weights=False)[1]
+    torch.testing.assert_close(by_head[0], expected[0])
+
+
+def test_the_encoders_fused_path_is_not_taken():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    net = nn.TransformerEncoder(layer, 2)
+    model = sp.superpose(net, tasks=3).eval()
+    x = torch.randn(4, 5, 8)
+    padding = torch.zeros(4, 5, dtype=torch.bool)
+    padding[1:, 4] = True
+    with_gradients = model(x, src_key_padding_mask=padding, task=2)
+    with torch.no_grad():
+        without = model(x, src_key_padding_mask=padding, task=2)
+    torch.testing.assert_close(with_gradients[~padding], without[~padding])
+    assert (without - net.eval()(x)).abs().max() > 0.1
+    plain = sp.unsuperpose(model)
+    assert plain.layers[0].activation_relu_or_gelu == 1
+    assert plain.use_nested_tensor == net.use_nested_tensor
+
+
+def test_standalone_layers_take_a_task():
+    torch.manual_seed(0)
+    layers = [
+        (sp.nn.Linear(6, 4, family="phase"), torch.randn(3, 6)),
+        (sp.nn.Conv2d(3, 4, 3, family="hadamard"), torch.randn(3, 3, 5, 5)),
+        (sp.nn.ConvTranspose1d(3, 4, 3), torch.randn(3, 3, 5)),
+        (sp.nn.LSTM(6, 4, batch_first=True), torch.randn(3, 2, 6)),
+    ]
+    for layer, x in layers:
+        out = layer(x, task=[0, 5, 0])
+        one = layer(x, task=5)
+        out, one = (o[0] if isinstance(o, tuple) else o for o in (out, one))
+        torch.testing.assert_close(out[1], one[1])
+        assert (out[0] - one[0]).abs().max() > 1e-3
+    with pytest.raises(sp.SuperposeError, match=r"task=1.5: give one whole number"):
+        layers[0][0](torch.randn(3, 6), task=1.5)
+
+
+def test_complex_networks():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AvgPool2d(2), nn.Dropout(0.5),
+        nn.Flatten(), nn.Linear(24, 4),
+    )  # fmt: skip
+    model = sp.superpose(net, "complex", tasks=4)
+    x = torch.randn(len(TASKS), 3, 6, 6)
+    output = model(x, task=1)
+    assert output.dtype == torch.float32
+    output.sum().backward()
+    torch.optim.RMSprop(model.parameters()).step()
+    model = randomise_private(model).eval()
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    assert model.state_dict()["0.weight"].dtype == torch.complex64
+    fresh = sp.superpose(net, "complex").state_dict()["6.weight"]
+    torch.testing.assert_close(fresh.abs(), net[6].weight.abs())
+    assert fresh.imag.abs().mean() > 0.3 * fresh.abs().mean()
+
+
+def test_complex_batch_norm_whitens():
+    torch.manual_seed(0)
+    real, imag = torch.randn(2, 4000, 3, dtype=torch.float64)
+    x = torch.complex(3 * real + 1, 2 * real + imag - 2)
+    mean, covariance = functional.complex_statistics(x, eps=0.0)
+    y = functional.complex_batch_norm(x, mean, covariance, None, None)
+    after_mean, after = functional.complex_statistics(y, eps=0.0)
+    torch.testing.assert_close(after_mean, torch.zeros_like(after_mean))
+    identity = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64).expand(3, 3)
+    torch.testing.assert_close(after, identity)
+    norm = sp.nn.ComplexBatchNorm(3)
+    z = x.to(torch.complex64)
+    for _ in range(200):
+        norm(z)
+    torch.testing.assert_close(norm.running_mean, mean.to(torch.complex64))
+    torch.testing.assert_close(norm.running_covariance, covariance.float(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(norm.eval()(z), norm.train()(z), rtol=1e-3, atol=1e-3)
+
+
+def test_the_papers_resnet():
+    torch.manual_seed(0)
+    net = sp.models.ResNet18(width=4)
+    model = sp.superpose(net, tasks=3, private="none", skip=["stem"])
+    x = torch.randn(4, 3, 32, 32)
+    assert "stem.weight" in model.summary().shared
+    assert len(model.summary().superposed) == 20
+    assert not any("norm" in name or "bias" in name for name in model.state_dict())
+    assert model(x, task=2).shape == (4, 10)
+    assert (model(x, task=2) - model(x, task=1)).abs().max() > 0.01
+    per_task = randomise_private(sp.superpose(net, tasks=4, skip=["stem"])).eval()
+    rows = torch.randn(len(TASKS), 3, 16, 16)
+    torch.testing.assert_close(
+        per_task(rows, task=TASKS), rows_one_by_one(per_task, TASKS, rows), rtol=1e-3, atol=1e-4
+    )
+    assert sp.superpose(net, "complex", private="none")(x, task=1).shape == (4, 10)
+
+
+def test_hadamard_is_fast_for_every_size_and_differentiable():
+    for size in (1, 2, 3, 28, 64, 67, 134, 784, 1024):
+        x = torch.randn(2, size, dtype=torch.float64, requires_grad=True)
+        y = functional.hadamard(x)
+        torch.testing.assert_close(functional.hadamard(y), x)
+        (gradient,) = torch.autograd.grad((y * y.detach()).sum(), x)
+        torch.testing.assert_close(gradient, x)

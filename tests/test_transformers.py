@@ -1,0 +1,83 @@
+"""The models people bring from `transformers`, from a config, with nothing downloaded."""
+
+import pytest
+import torch
+from test_model import randomise_private
+
+import superpose as sp
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own deprecations are not ours
+
+TASKS = [1, 0, 2]
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def bert():
+    config = transformers.BertConfig(vocab_size=30, intermediate_size=32, **SMALL)
+    return transformers.BertForSequenceClassification(config), {
+        "input_ids": torch.randint(0, 30, (3, 5)),
+        "attention_mask": torch.tensor([[1] * 5, [1] * 5, [1, 1, 1, 0, 0]]),
+    }
+
+
+def gpt2():
+    config = transformers.GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, n_positions=16)
+    return transformers.GPT2LMHeadModel(config), {"input_ids": torch.randint(0, 30, (3, 5))}
+
+
+def vit():
+    config = transformers.ViTConfig(image_size=8, patch_size=4, intermediate_size=32, **SMALL)
+    return transformers.ViTForImageClassification(config), {"pixel_values": torch.randn(3, 3, 8, 8)}
+
+
+def resnet():
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"
+    )
+    return transformers.ResNetForImageClassification(config), {
+        "pixel_values": torch.randn(3, 3, 16, 16)
+    }
+
+
+@pytest.mark.parametrize("make", [bert, gpt2, vit, resnet])
+@pytest.mark.parametrize("family", ["binary", "hadamard"])
+def test_models_from_transformers(make, family):
+    torch.manual_seed(0)
+    net, inputs = make()
+    net.eval()
+    model = randomise_private(sp.superpose(net, family, tasks=3)).eval()
+    assert isinstance(model, type(net))
+    assert model.state_dict().keys() >= net.state_dict().keys()
+    with torch.no_grad():
+        mixed = model(**inputs, task=TASKS).logits
+        rows = [
+            model(**{name: value[i : i + 1] for name, value in inputs.items()}, task=task).logits
+            for i, task in enumerate(TASKS)
+        ]
+        torch.testing.assert_close(mixed, torch.cat(rows), rtol=1e-4, atol=1e-4)
+        assert (mixed - model(**inputs, task=0).logits).abs().max() > 1e-3
+        plain = sp.unsuperpose(model, 1)
+        torch.testing.assert_close(
+            plain(**inputs).logits, model(**inputs, task=1).logits, rtol=1e-4, atol=1e-4
+        )
+    model(**inputs, task=2).logits.sum().backward()
+    identity = sp.superpose(net, "identity", tasks=2)
+    assert torch.equal(identity(**inputs, task=1).logits, net(**inputs).logits)
+
+
+def test_generation_and_saving_of_tied_weights(tmp_path):
+    torch.manual_seed(0)
+    net, inputs = gpt2()
+    model = sp.superpose(net, tasks=["a", "b"]).eval()
+    assert "transformer.h.0.attn.c_attn.weight" in model.summary().superposed
+    assert "transformer.wte.weight" in model.summary().shared
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    with model.task("b"):
+        text = model.generate(**inputs, **options)
+    expected = sp.unsuperpose(model, "b").generate(**inputs, **options)
+    assert torch.equal(text, expected)
+    sp.save(model, tmp_path / "gpt2.safetensors")
+    loaded = sp.load(tmp_path / "gpt2.safetensors", gpt2()[0]).eval()
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight
+    assert torch.equal(loaded(**inputs, task="b").logits, model(**inputs, task="b").logits)
