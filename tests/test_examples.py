@@ -1,0 +1,41 @@
+"""Every example runs, and shows what it says."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example(path, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(path)])
+    result = load(path).main()
+    assert capsys.readouterr().out
+    if path.stem == "two_tasks_one_network":
+        together, alone = result
+        assert together > 0.9
+        assert alone < 0.6
+    elif path.stem in ("serve_many_tasks", "compose_contexts"):
+        torch.testing.assert_close(*result)
+
+
+def test_the_readmes_python_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    scope = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), scope)
