@@ -254,14 +254,30 @@ def test_errors_say_what_to_do(call, message):
 
 
 def test_the_cache_is_bounded_and_gives_back_the_same_contexts():
+    cache = contexts.layer.ContextCache(max_bytes=10_000)
+    layers = [contexts.LayerContext(contexts.Hadamard(), 0, f"layer {n}", 100) for n in range(4)]
+    tables = [cache.table(layer, torch.device("cpu"), torch.float32) for layer in layers]
+    x = normal(100, dtype=torch.float32)
+    for table, layer in zip(tables, layers, strict=True):
+        for task in [*range(40), 3, 7]:
+            assert torch.equal(table.one(task).bind(x), layer.derive(task).bind(x))
+            assert cache.bytes <= cache.max_bytes + 40 * 2 * 100
+    assert cache.table(layers[3], torch.device("cpu"), torch.float32) is tables[3]
+    assert cache.table(layers[0], torch.device("cpu"), torch.float32) is not tables[0]
+    row = torch.tensor([1, 0, 1, 2])
+    together = tables[3].rows([3, 77, 90], row).by_row().bind(x.expand(4, 1, 100))
+    for i, task in enumerate([77, 3, 77, 90]):
+        assert torch.equal(together[i, 0], layers[3].derive(task).bind(x))
+    first = tables[3].one(3)
+    assert tables[3].one(3) is first
+    cache.clear()
+    assert cache.bytes == 0
+
+
+def test_one_layer_that_would_fill_the_cache_starts_again():
     cache = contexts.layer.ContextCache(max_bytes=1000)
     layer = contexts.LayerContext(contexts.Binary(), 0, "layer", 100)
-    place = (torch.device("cpu"), torch.float32)
-    first = cache.get(layer, 0, *place)
-    assert cache.get(layer, 0, *place) is first
-    for task in range(50):
-        cache.get(layer, task, *place)
-    assert cache.bytes <= 1000
-    again = cache.get(layer, 0, *place)
-    assert again is not first
-    assert torch.equal(again.signs, first.signs)
+    table = cache.table(layer, torch.device("cpu"), torch.float32)
+    for task in range(200):
+        assert torch.equal(table.one(task).signs, layer.derive(task).signs)
+        assert cache.bytes <= 4 * cache.max_bytes

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,8 @@ from superpose.nn.selection import Selection, Tasks, active
 Name = int | str
 Task = Name | Sequence[Name] | Tensor
 
+S = TypeVar("S", bound="Superposed")
+
 _chosen: ContextVar[Mapping[int, Task]] = ContextVar("chosen", default={})  # noqa: B039
 """The task that `with model.task(…)` chose, by model; each thread and async task has its own."""
 
@@ -39,6 +41,7 @@ class Superposition:
     names: dict[Name, int]  # what users call a task → the number in its keys
     conversion: Conversion
     plain_size: Size
+    spent: int = 0  # numbers below it were given out once: no context is used twice
 
     def __post_init__(self) -> None:
         """Ask once, not at every forward pass."""
@@ -51,7 +54,9 @@ class Superposition:
         if isinstance(task, (str, int)):
             return self._id(task)
         if isinstance(task, Iterable):
-            return [self._id(one) for one in task]
+            rows = list(task)
+            known = {one: self._id(one) for one in set(rows)}
+            return [known[one] for one in rows]
         raise SuperposeError(f"task={task!r}: give a task's name or number, or one per row")
 
     def _id(self, task: Any) -> int:
@@ -73,6 +78,7 @@ class Superposed(nn.Module):
 
     superposition: Superposition
     _plain: ClassVar[type[nn.Module]]
+    _kind: ClassVar[type[Superposed]]
 
     @property
     def tasks(self) -> list[Name]:
@@ -95,13 +101,30 @@ class Superposed(nn.Module):
         An optimiser made before does not know them: give it `private_parameters(name)`.
         """
         names = self.superposition.names
-        number = max(names.values(), default=-1) + 1
+        number = max(self.superposition.spent, *(n + 1 for n in names.values()), 0)
         label: Name = number if name is None else name
         _check_names([*names, label])
         names[label] = number
         for layer in layers(self):
             layer.add_task_tensors(number)
         return label
+
+    def remove_task(self, task: Name) -> None:
+        """Forget a task: its name and its private parameters. The shared weights stay as they are.
+
+        Its number, and with it its contexts, is never given to another task.
+        """
+        superposition = self.superposition
+        number = superposition.ids(task)
+        assert isinstance(number, int)
+        if len(superposition.names) == 1:
+            raise SuperposeError(f"{task!r} is the only task: a model without tasks cannot be run")
+        superposition.spent = max(superposition.spent, number + 1)
+        for name in [n for n, known in superposition.names.items() if known == number]:
+            del superposition.names[name]
+        for layer in layers(self):
+            for tensors in layer.private_tensors().values():
+                tensors.remove(number)
 
     def rename_task(self, old: Name, new: str) -> None:
         """Change what a task is called; its contexts and private parameters stay."""
@@ -160,7 +183,7 @@ class Superposed(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles name the plain class: the superposed one is made when needed."""
-        return _empty, (type(self)._plain,), vars(self)
+        return _empty, (type(self)._plain, type(self)._kind), vars(self)
 
 
 def superpose(
@@ -204,23 +227,29 @@ def superpose(
         {label: number for number, label in enumerate(labels)},
         seed,
         Conversion(private, tuple(private_layers), tuple(skip), conv, batch_dim),
+        Superposed,
     )
 
 
 def build(
-    net: nn.Module, family: Family, names: dict[Name, int], seed: int, conversion: Conversion
-) -> Superposed:
+    net: nn.Module,
+    family: Family,
+    names: dict[Name, int],
+    seed: int,
+    conversion: Conversion,
+    kind: type[S],
+) -> S:
     """What `superpose` does, from the values that a checkpoint keeps."""
     if isinstance(net, Superposed):
         raise SuperposeError("the model is superposed already: add_task() adds tasks to it")
-    _check_attributes(net)
+    _check_attributes(net, kind)
     model = copy.deepcopy(net)
     if family.complex_valued:
         model = complexify(model, seed)
     convert(model, family, seed, conversion)
     plain: Any = type(model)
-    model.__class__ = _superposed_class(plain)
-    assert isinstance(model, Superposed)
+    model.__class__ = _superposed_class(plain, kind)
+    assert isinstance(model, kind)
     model.superposition = Superposition(family, seed, names, conversion, size([net]))
     for layer in layers(model):
         for number in names.values():
@@ -269,20 +298,20 @@ def layers(model: nn.Module) -> Iterator[Layer]:
 
 
 @functools.cache
-def _superposed_class(plain: Any) -> Any:
+def _superposed_class(plain: Any, kind: Any) -> Any:
     # the compiler would make a graph for each name of a task here; it starts with `run` instead
     @functools.partial(torch.compiler.disable, recursive=False)
     @functools.wraps(plain.forward)
     def forward(self: Any, *inputs: Any, task: Task | None = None, **options: Any) -> Any:
         return self.run(self.selection(task), *inputs, **options)
 
-    members = {"forward": forward, "_plain": plain}
-    return type(f"Superposed{plain.__name__}", (Superposed, plain), members)
+    members = {"forward": forward, "_plain": plain, "_kind": kind}
+    return type(f"{kind.__name__}{plain.__name__}", (kind, plain), members)
 
 
-def _empty(plain: Any) -> Any:
-    kind = _superposed_class(plain)
-    return kind.__new__(kind)
+def _empty(plain: Any, kind: Any) -> Any:
+    made = _superposed_class(plain, kind)
+    return made.__new__(made)
 
 
 def _to_complex(value: Any) -> Any:
@@ -304,8 +333,8 @@ def _check_names(names: Sequence[Name]) -> None:
             raise SuperposeError(f"two tasks cannot both be called {name!r}: choose another name")
 
 
-def _check_attributes(net: nn.Module) -> None:
-    own = [name for name in vars(Superposed) if not name.startswith("_")]
+def _check_attributes(net: nn.Module, kind: type[Superposed]) -> None:
+    own = [name for name in {**vars(Superposed), **vars(kind)} if not name.startswith("_")]
     taken = [name for name in own if hasattr(net, name) and not hasattr(nn.Module, name)]
     if taken:
         raise SuperposeError(

@@ -1,8 +1,10 @@
 """The contexts of one layer, derived on first use and kept in a bounded cache."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 
 import torch
 from torch import Tensor
@@ -49,42 +51,114 @@ class LayerContext:
 
     def fixed(self, task: int, device: torch.device, dtype: torch.dtype) -> Context:
         """C(task) on a device, from the cache when it is there."""
-        return cache.get(self, task, device, dtype)
+        return cache.table(self, device, dtype).one(task)
+
+    def fixed_by_row(
+        self, unique: list[int], row: Tensor, device: torch.device, dtype: torch.dtype
+    ) -> Context:
+        """C(unique[row[i]]) for each row i, stacked."""
+        return cache.table(self, device, dtype).rows(unique, row)
+
+
+class Table:
+    """The contexts of one layer that were used so far, side by side, so that rows are one look-up.
+
+    Rows of the table are only ever added; when it has to grow, its tensors are replaced, and what
+    was given out before keeps the old ones.
+    """
+
+    def __init__(
+        self, cache: ContextCache, layer: LayerContext, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.cache, self.layer, self.device, self.dtype = cache, layer, device, dtype
+        self.bytes = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.slots: dict[int, int] = {}
+        self.singles: dict[int, Context] = {}
+        self.stacked: Context | None = None
+        self.capacity = 0
+
+    def one(self, task: int) -> Context:
+        """The context of a task."""
+        single = self.singles.get(task)
+        if single is None:
+            with self.cache.lock:
+                slot, stacked = self._slots([task])[0], self._stacked()
+                single = self.singles[task] = stacked.map(lambda tensor: tensor[slot])
+        return single
+
+    def rows(self, unique: list[int], row: Tensor) -> Context:
+        """The contexts of tasks, stacked, that of `unique[row[i]]` for row i."""
+        with self.cache.lock:
+            slots, stacked = self._slots(unique), self._stacked()
+        index = torch.tensor(slots, device=self.device)[row]
+        return stacked.map(lambda tensor: tensor.index_select(0, index))
+
+    def _stacked(self) -> Context:
+        assert self.stacked is not None
+        return self.stacked
+
+    def _slots(self, tasks: list[int]) -> list[int]:
+        missing = [task for task in tasks if task not in self.slots]
+        if missing:
+            self._add(tasks, missing)
+        return [self.slots[task] for task in tasks]
+
+    def _add(self, wanted: list[int], missing: list[int]) -> None:
+        if self.bytes > self.cache.max_bytes:  # one layer fills the cache: start again
+            self._clear()
+            missing = wanted
+        new = [self.layer.derive(task).to(self.device, self.dtype) for task in missing]
+        used = len(self.slots)
+        if self.stacked is None or used + len(new) > self.capacity:
+            self.capacity = max(2 * used, used + len(new))
+            self.singles.clear()
+            old = [] if self.stacked is None else [self.stacked]
+            self.stacked = new[0].map(self._grown, *old)
+        for slot, context in enumerate(new, used):
+            self.stacked.map(lambda rows, row, slot=slot: rows[slot].copy_(row), context)
+        self.slots |= {task: slot for slot, task in enumerate(missing, used)}
+        self.cache.resize(self, _bytes(self.stacked))
+
+    def _grown(self, like: Tensor, old: Tensor | None = None) -> Tensor:
+        grown = like.new_empty((self.capacity, *like.shape))
+        if old is not None:
+            grown[: len(old)] = old
+        return grown
 
 
 class ContextCache:
-    """Least recently used contexts, at most `max_bytes` of them; safe to share between threads."""
+    """Tables of the layers used last, about `max_bytes` of them; threads may share it."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
-        self._entries: OrderedDict[object, tuple[Context, int]] = OrderedDict()
-        self._lock = Lock()
+        self.lock = RLock()
+        self._tables: OrderedDict[object, Table] = OrderedDict()
 
-    def get(
-        self, layer: LayerContext, task: int, device: torch.device, dtype: torch.dtype
-    ) -> Context:
-        """The context, derived now if it is not here."""
-        name = (layer, task, device, dtype)
-        with self._lock:
-            if name in self._entries:
-                self._entries.move_to_end(name)
-                return self._entries[name][0]
-        context = layer.derive(task).to(device, dtype)
-        size = _bytes(context)
-        with self._lock:
-            if name not in self._entries:
-                self._entries[name] = (context, size)
-                self.bytes += size
-            while self.bytes > self.max_bytes and len(self._entries) > 1:
-                _, (_, freed) = self._entries.popitem(last=False)
-                self.bytes -= freed
-        return context
+    def table(self, layer: LayerContext, device: torch.device, dtype: torch.dtype) -> Table:
+        """The table of a layer."""
+        name = (layer, device, dtype)
+        with self.lock:
+            if name not in self._tables:
+                self._tables[name] = Table(self, layer, device, dtype)
+            self._tables.move_to_end(name)
+            return self._tables[name]
+
+    def resize(self, table: Table, size: int) -> None:
+        """Take note of a table's size, and drop the tables used longest ago if that is too much."""
+        self.bytes += size - table.bytes
+        table.bytes = size
+        while self.bytes > self.max_bytes and len(self._tables) > 1:
+            _, dropped = self._tables.popitem(last=False)
+            self.bytes -= dropped.bytes
 
     def clear(self) -> None:
         """Forget everything; contexts are derived again when they are wanted."""
-        with self._lock:
-            self._entries.clear()
+        with self.lock:
+            self._tables.clear()
             self.bytes = 0
 
 

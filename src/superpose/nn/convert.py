@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 from superpose.contexts import Family
 from superpose.errors import SuperposeError
 from superpose.nn.attention import MultiheadAttention
+from superpose.nn.base import merge, split
 from superpose.nn.complex import ComplexBatchNorm, SuperposedComplexBatchNorm
 from superpose.nn.conv import (
     Conv1d,
@@ -77,6 +78,7 @@ class Conversion:
     skip: tuple[str, ...] = ()
     conv: str = "kernel"
     batch_dim: int | None = None
+    base: bool = False  # each layer keeps a base that all tasks share, and superposes the rest
 
     def __post_init__(self) -> None:
         """Check what can be checked without the model."""
@@ -97,11 +99,16 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
             if name not in modules:
                 known = ", ".join(repr(known) for known in modules if known)
                 raise SuperposeError(f"{option}: there is no layer {name!r}; there are {known}")
+    skip = conversion.skip
+    if conversion.base:
+        outside = (*skip, *conversion.private_layers)
+        skip = (*skip, *split(model, functools.partial(_takes_base, outside)))
+        modules = dict(model.named_modules())
     batch_dims = dict(_batch_dims(modules))
     superposed = 0
     for name, module in modules.items():
         _check_initialised(name, module)
-        if any(_inside(name, outer) for outer in conversion.skip):
+        if any(_inside(name, outer) for outer in skip):
             continue
         entire = any(_inside(name, outer) for outer in conversion.private_layers)
         bound = _superposed_form(module, WEIGHTED) or _transposed_form(module)
@@ -138,6 +145,7 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
 
 def restore(model: nn.Module) -> None:
     """Undo what `convert` did outside the layers."""
+    merge(model)
     _block_fast_paths(dict(model.named_modules()), on=True)
 
 
@@ -166,6 +174,18 @@ def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
     inner = tuple(joined(layer.layer, "private.") for layer in layers)
     rest = [name for name in model.state_dict() if not name.startswith(inner)]
     return Summary(superposed, private, [n for n in rest if n not in {*superposed, *private}])
+
+
+def _takes_base(outside: Iterable[str], name: str, module: nn.Module) -> bool:
+    if any(_inside(name, outer) for outer in outside):
+        return False
+    kind = _superposed_form(module, WEIGHTED)
+    if kind in (MultiheadAttention, RNN, LSTM, GRU):
+        raise SuperposeError(
+            f"{type(module).__name__} {name!r} is not one linear map, so it cannot keep a base: "
+            "name it in private_layers or in skip"
+        )
+    return kind is not None or _transposed_form(module) is not None
 
 
 def _inside(name: str, outer: str) -> bool:

@@ -41,6 +41,10 @@ class PerTask(nn.Module):
         else:
             self.register_buffer(str(task), own)
 
+    def remove(self, task: int) -> None:
+        """Forget the task's tensor."""
+        delattr(self, str(task))
+
     def of(self, task: int) -> Tensor:
         """The task's tensor."""
         own: Tensor = getattr(self, str(task))
@@ -163,10 +167,11 @@ class Layer(nn.Module):
         learned = self.private_tensors().get(name + CONTEXT)
         if learned is not None:
             contexts = [layer.make(learned.of(task)) for task in tasks.unique]
-        else:
-            like = self._real_like(name)
-            contexts = [layer.fixed(task, like.device, like.dtype) for task in tasks.unique]
-        return contexts[0] if tasks.row is None else stack(contexts, tasks.row)
+            return contexts[0] if tasks.row is None else stack(contexts, tasks.row)
+        like = self._real_like(name)
+        if tasks.row is None:
+            return layer.fixed(tasks.unique[0], like.device, like.dtype)
+        return layer.fixed_by_row(tasks.unique, tasks.row, like.device, like.dtype)
 
     @property
     def device(self) -> torch.device:
