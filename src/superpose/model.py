@@ -21,7 +21,7 @@ from superpose.errors import SuperposeError
 from superpose.nn.complex import complexify
 from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
-from superpose.nn.selection import Selection, Tasks, active
+from superpose.nn.selection import Selection, Tasks, active, untraced
 
 Name = int | str
 Task = Name | Sequence[Name] | Tensor
@@ -142,7 +142,7 @@ class Superposed(nn.Module):
         tensors = [t.of(number) for la in layers(self) for t in la.private_tensors().values()]
         return [t for t in tensors if isinstance(t, nn.Parameter) and t.requires_grad]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def selection(self, task: Task | None = None) -> Selection:
         """Contexts and private tensors of a task, or of one task per row, for `run`."""
         if task is None:
@@ -248,7 +248,7 @@ def build(
         model = complexify(model, seed)
     convert(model, family, seed, conversion)
     plain: Any = type(model)
-    model.__class__ = _superposed_class(plain, kind)
+    model.__class__ = _superposed_class(plain, kind)  # type: ignore[arg-type]
     assert isinstance(model, kind)
     model.superposition = Superposition(family, seed, names, conversion, size([net]))
     for layer in layers(model):
@@ -299,13 +299,12 @@ def layers(model: nn.Module) -> Iterator[Layer]:
 
 @functools.cache
 def _superposed_class(plain: Any, kind: Any) -> Any:
-    # the compiler would make a graph for each name of a task here; it starts with `run` instead
-    @functools.partial(torch.compiler.disable, recursive=False)
     @functools.wraps(plain.forward)
     def forward(self: Any, *inputs: Any, task: Task | None = None, **options: Any) -> Any:
         return self.run(self.selection(task), *inputs, **options)
 
-    members = {"forward": forward, "_plain": plain, "_kind": kind}
+    # the compiler would make a graph for each name of a task here; it starts with `run` instead
+    members = {"forward": untraced(forward, recursive=False), "_plain": plain, "_kind": kind}
     return type(f"{kind.__name__}{plain.__name__}", (kind, plain), members)
 
 

@@ -69,11 +69,12 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
             query, key, value = _transposed([query, key, value])
         if rows is not None:
             q, k, v = self._project_by_row(selected, [query, key, value], rows)
-            y, attention = self._attend(q, k, v, key_padding_mask, attn_mask)
+            y, attention = self._attend(q, k, v, key_padding_mask, attn_mask, need_weights)
             y = y if out is None else self.bind(out, y, rows)
             y = self.add_bias(F.linear(y, self.out_proj.weight), out_bias, rows)
-            seen = attention.mean(1) if average_attn_weights else attention
-            return y if self.batch_first else y.transpose(0, 1), seen if need_weights else None
+            if attention is not None and average_attn_weights:
+                attention = attention.mean(1)
+            return y if self.batch_first else y.transpose(0, 1), attention
         bound = {
             name: context.bind_weight(getattr(self, name))
             for name, context in selected.contexts.items()
@@ -114,16 +115,13 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
 
     def _project_by_row(self, selected: Selected, inputs: list[Tensor], rows: int) -> list[Tensor]:
         """Queries, keys and values (B, T, E), each row bound by its own contexts."""
-        joint = self.in_proj_weight is not None
-        names = ["in_proj_weight"] * 3 if joint else [f"{n}_proj_weight" for n in "qkv"]
-        weights = self.in_proj_weight.chunk(3) if joint else [getattr(self, n) for n in names]
         bias = selected.private.get("in_proj_bias", self.in_proj_bias)
-        biases = [None] * 3 if bias is None else bias.chunk(3, -1)
-        projected = []
-        for x, name, weight, part in zip(inputs, names, weights, biases, strict=True):
-            context = selected.contexts.get(name)
-            bound = x if context is None else self.bind(context, x, rows)
-            projected.append(self.add_bias(F.linear(bound, weight), part, rows))
+        if self.in_proj_weight is not None and inputs[0] is inputs[1] is inputs[2]:
+            x = self._bound(selected, "in_proj_weight", inputs[0], rows)
+            joint = self.add_bias(F.linear(x, self.in_proj_weight), bias, rows)
+            projected = list(joint.chunk(3, -1))
+        else:
+            projected = self._project_apart(selected, inputs, bias, rows)
         for side, name in ((1, "bias_k"), (2, "bias_v")):
             extra = selected.private.get(name, getattr(self, name))
             if extra is not None:
@@ -131,30 +129,58 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
                 projected[side] = torch.cat([projected[side], row], 1)
         return projected
 
+    def _project_apart(
+        self, selected: Selected, inputs: list[Tensor], bias: Tensor | None, rows: int
+    ) -> list[Tensor]:
+        joint = self.in_proj_weight is not None
+        names = ["in_proj_weight"] * 3 if joint else [f"{n}_proj_weight" for n in "qkv"]
+        weights = self.in_proj_weight.chunk(3) if joint else [getattr(self, n) for n in names]
+        biases = [None] * 3 if bias is None else bias.chunk(3, -1)
+        projected = []
+        for x, name, weight, part in zip(inputs, names, weights, biases, strict=True):
+            y = F.linear(self._bound(selected, name, x, rows), weight)
+            projected.append(self.add_bias(y, part, rows))
+        return projected
+
+    def _bound(self, selected: Selected, name: str, x: Tensor, rows: int) -> Tensor:
+        return self.bind(selected.contexts[name], x, rows) if name in selected.contexts else x
+
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """softmax(q kᵀ / √d) v (B, T, E), and the weights (B, heads, queries, keys)."""
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        padding: Tensor | None,
+        mask: Tensor | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """softmax(q kᵀ / √d) v (B, T, E), and the weights (B, heads, queries, keys) if needed."""
         if self.add_zero_attn:
             k, v = (F.pad(side, (0, 0, 0, 1)) for side in (k, v))
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+        bias = self._mask(padding, mask, q, k.shape[-2])
+        dropout = self.dropout if self.training else 0.0
+        if not need_weights:
+            y = F.scaled_dot_product_attention(q, k, v, bias, dropout)
+            return y.transpose(1, 2).flatten(-2), None
         scores = q @ k.mT / math.sqrt(q.shape[-1])
-        weights = (scores + self._mask(padding, mask, scores)).softmax(-1)
-        weights = F.dropout(weights, self.dropout, self.training)
+        weights = (scores if bias is None else scores + bias).softmax(-1)
+        weights = F.dropout(weights, dropout)
         return (weights @ v).transpose(1, 2).flatten(-2), weights
 
-    def _mask(self, padding: Tensor | None, mask: Tensor | None, scores: Tensor) -> Tensor:
+    def _mask(
+        self, padding: Tensor | None, mask: Tensor | None, like: Tensor, keys: int
+    ) -> Tensor | None:
         """Both masks as numbers to add, over the keys that were given; added keys are seen."""
-        total = scores.new_zeros(())
+        both = []
         if mask is not None:
-            numbers = _additive(mask, scores)
-            if numbers.ndim == 3:  # (B · heads, queries, keys)
-                numbers = numbers.unflatten(0, (-1, self.num_heads))
-            total = total + F.pad(numbers, (0, scores.shape[-1] - numbers.shape[-1]))
+            numbers = _additive(mask, like)
+            by_head = numbers.ndim == 3  # (B · heads, queries, keys)
+            both.append(numbers.unflatten(0, (-1, self.num_heads)) if by_head else numbers)
         if padding is not None:
-            numbers = _additive(padding, scores)[:, None, None, :]
-            total = total + F.pad(numbers, (0, scores.shape[-1] - numbers.shape[-1]))
-        return total
+            both.append(_additive(padding, like)[:, None, None, :])
+        padded = [F.pad(numbers, (0, keys - numbers.shape[-1])) for numbers in both]
+        return sum(padded[1:], padded[0]) if padded else None
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:

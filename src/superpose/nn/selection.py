@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from superpose.contexts import Context
 from superpose.errors import SuperposeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 TaskIds = int | Sequence[int] | Tensor
 
@@ -76,11 +79,33 @@ awaits, so asynchronous tasks cannot see each other's.
 """
 
 
-@contextmanager
-def activated(selection: Selection) -> Iterator[None]:
-    """Make the selection the active one."""
-    before, active.selection = active.selection, selection
-    try:
-        yield
-    finally:
-        active.selection = before
+class untraced(Generic[P, R]):  # noqa: N801 (it is used as a decorator)
+    """A method that `torch.compile` leaves alone, as with `torch.compiler.disable`.
+
+    That decorator imports the compiler, which doubles the time of `import torch`. This one applies
+    it when the method is next looked up after something else has imported the compiler, which
+    `torch.compile(model)` does before it traces anything.
+    """
+
+    waiting: ClassVar[list[untraced[Any, Any]]] = []
+
+    def __init__(self, function: Callable[P, R], recursive: bool = True) -> None:
+        self.function, self.recursive = function, recursive
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner, self.name = owner, name
+        self.waiting.append(self)
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., R]:
+        if "torch._dynamo" in sys.modules:
+            while self.waiting:
+                self.waiting.pop().settle()
+            return cast(
+                Callable[..., R], getattr(owner if instance is None else instance, self.name)
+            )
+        return cast(Callable[..., R], self.function.__get__(instance, owner))
+
+    def settle(self) -> None:
+        """Become `torch.compiler.disable`."""
+        disabled = torch.compiler.disable(self.function, recursive=self.recursive)
+        setattr(self.owner, self.name, disabled)
