@@ -10,13 +10,17 @@ A file is written beside its place and renamed, so it is there whole or not at a
 killed goes on from its checkpoint with the records that were written by then.
 """
 
+import hashlib
 import io
 import json
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,14 +39,15 @@ class RunDirectory:
         self.path = Path(path)
         self.records: list[Record] = []
         self.state: State | None = None
-        with _complaining(self.path):
+        with ExitStack() as stack, _complaining(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self.path)
+            stack.callback(os.close, _lock(self.path))
             if (self.path / "config.json").exists():
                 self._go_on(config, resume)
             else:
                 write(self.path / "config.json", _json({**config, **environment()}))
-            self._metrics = (self.path / "metrics.jsonl").open("ab")
+            self._metrics = stack.enter_context((self.path / "metrics.jsonl").open("ab"))
+            self._open = stack.pop_all()
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -64,9 +69,8 @@ class RunDirectory:
         """Write the checkpoint, once the records that belong to it are safe."""
         with _complaining(self.path):
             os.fsync(self._metrics.fileno())
-            buffer = io.BytesIO()
-            torch.save({**state, "metrics_bytes": self._metrics.tell()}, buffer)
-            write(self.path / "checkpoint.pt", buffer.getbuffer())
+            contents = checkpoint({**state, "metrics_bytes": self._metrics.tell()})
+            write(self.path / "checkpoint.pt", contents)
             write(self.path / "timings.json", _json(timings))
 
     def finish(self, result: dict[str, Any]) -> None:
@@ -78,17 +82,17 @@ class RunDirectory:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._metrics.close()
-        os.close(self._lock)
+        self._open.close()
 
     def _go_on(self, config: dict[str, Any], resume: bool) -> None:
         if not resume:
             raise SuperposeError(
-                f"{self.path} holds a run already: resume it, or choose another directory"
+                f"{self.path} holds a run already: add --resume (resume=True) to go on with it, "
+                "or choose another directory"
             )
         self._check_same(config)
         if (self.path / "checkpoint.pt").exists():
-            self.state = self._load()
+            self.state = read_checkpoint(self.path / "checkpoint.pt")
         kept = self.state["metrics_bytes"] if self.state else 0
         metrics = self.path / "metrics.jsonl"
         if metrics.exists() or kept:
@@ -112,19 +116,6 @@ class RunDirectory:
                     "resume with the same settings, or choose another directory"
                 )
 
-    def _load(self) -> State:
-        path = self.path / "checkpoint.pt"
-        try:
-            state: State = torch.load(path, map_location="cpu", weights_only=True)
-        except OSError:
-            raise
-        except Exception as error:  # what a damaged file makes torch raise is of many kinds
-            raise SuperposeError(
-                f"{path} cannot be read ({type(error).__name__}): it is damaged or not a "
-                "checkpoint; nothing was changed. Put a copy back, or start in another directory"
-            ) from error
-        return state
-
     def _read(self, name: str) -> dict[str, Any]:
         try:
             found: dict[str, Any] = json.loads((self.path / name).read_text())
@@ -133,14 +124,34 @@ class RunDirectory:
         return found
 
 
+def checkpoint(state: State) -> bytes:
+    """The state as bytes, and after them their SHA-256."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue() + hashlib.sha256(buffer.getbuffer()).digest()
+
+
+def read_checkpoint(path: Path) -> State:
+    """What `checkpoint` made a file of; nothing in it is run, and a damaged one is refused."""
+    contents = path.read_bytes()
+    state, digest = contents[:-DIGEST], contents[-DIGEST:]
+    if hashlib.sha256(state).digest() != digest:
+        raise SuperposeError(
+            f"{path} is damaged, and nothing was changed: put a copy of it back, or start in "
+            "another directory"
+        )
+    found: State = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
+    return found
+
+
+DIGEST = hashlib.sha256().digest_size
 DECISIVE = ("torch", "threads")  # with another of these, the numbers may differ in their last bits
 
 
 def environment() -> dict[str, Any]:
     """Where a run is made."""
-    from importlib.metadata import version
-
     return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "superpose": version("superpose"),
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -32,17 +32,25 @@ def accuracy(
 
 
 class Plan:
-    """Which tasks are tested when: `matrix="full"` tests all that were learned when a task ends."""
+    """Which tasks are tested when.
 
-    def __init__(self, stream: Stream, parts: Sequence[Segment], matrix: str) -> None:
+    The first and the current one every `every` steps and when a task ends, all at the end;
+    `matrix="full"` tests all tasks so far whenever one ends.
+    """
+
+    def __init__(self, stream: Stream, parts: Sequence[Segment], matrix: str, every: int) -> None:
+        if every < 1:
+            raise SuperposeError(f"evaluate_every={every}: it is at least 1")
         if matrix not in MATRICES:
             raise SuperposeError(f"matrix={matrix!r}: use one of {', '.join(MATRICES)}")
         auto = "full" if stream.tasks <= FULL_UP_TO else "ends"
         self.matrix = auto if matrix == "auto" else matrix
-        self._tasks, self._steps, self._parts = stream.tasks, len(stream), parts
+        self._tasks, self._steps, self._parts, self._every = stream.tasks, len(stream), parts, every
 
     def due(self, part: Segment, done: int) -> list[int]:
         """The tasks to test when this many steps are done."""
+        if done != part.stop and done % self._every:
+            return []
         if done == self._steps:
             return list(range(self._tasks))
         if done == part.stop and self.matrix == "full":

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose.learning import display as displays
-from superpose.learning import tensorboard as board
 from superpose.learning.clock import Clock
 from superpose.learning.directory import RunDirectory
 from superpose.learning.display import Display, Progress
@@ -24,6 +23,7 @@ from superpose.learning.optimisers import SCHEDULES, Optimiser, make_optimiser, 
 from superpose.learning.penalties import Penalty
 from superpose.learning.state import Training
 from superpose.learning.streams import Segment, Stream, segments
+from superpose.learning.tensorboard import TensorBoard
 
 SHOW_EVERY = 0.2  # seconds
 CHECK_EVERY = 100  # steps
@@ -86,7 +86,7 @@ def train(
     chosen = as_method(method, model)
     factor = named("schedule", SCHEDULES, schedule)
     parts = segments(stream)
-    plan = Plan(stream, parts, matrix)
+    plan = Plan(stream, parts, matrix, evaluate_every)
     count = stream.contexts if chosen.select == "context" else stream.tasks
     model = chosen.make(model, count, seed)
     predict = predictor(model, chosen)
@@ -121,10 +121,10 @@ def train(
             training.load(run.state)
             if run.result is not None:
                 return Outcome(model, run.result, run.timings)
-        writer = None
+        logs = [] if run is None else [run.append]
         if tensorboard:
-            folder = Path("runs" if run is None else run.path) / "tensorboard"
-            writer = board.open_log(folder, training.step, stack)
+            folder = Path("runs" if out is None else out) / "tensorboard"
+            logs.append(stack.enter_context(TensorBoard(folder, training.step)))
         shown = stack.enter_context(displays.for_terminal() if display is None else display)
         stopping = stack.enter_context(stop_at_step(stop))
         started_at = training.step
@@ -151,28 +151,17 @@ def train(
                 done = step + 1
                 if done == part.stop and done < len(stream):
                     consolidate(penalty, model, stream, predict, part, seed)
-                evaluates = done == part.stop or done % evaluate_every == 0
-                if evaluates or done % CHECK_EVERY == 0:
+                due = plan.due(part, done)
+                if due or done % CHECK_EVERY == 0:
                     training.check()
-                if evaluates:
+                if due:
                     with clock.evaluating():
-                        found = {
-                            str(k): accuracy(model, predict, *stream.test(k), k)
-                            for k in plan.due(part, done)
-                        }
-                    record = {
-                        "step": done,
-                        "task": part.task,
-                        "loss": training.new_record(),
-                        "accuracy": found,
-                        "end": done == part.stop,
-                    }
-                    records.append(record)
-                    if run is not None:
-                        run.append(record)
-                    if writer is not None:
-                        board.log(writer, record)
-                if evaluates or clock.due("show", SHOW_EVERY):
+                        tests = ((k, *stream.test(k)) for k in due)
+                        found = {str(k): accuracy(model, predict, x, y, k) for k, x, y in tests}
+                    records.append(training.record(part.task, found, end=done == part.stop))
+                    for log in logs:
+                        log(records[-1])
+                if due or clock.due("show", SHOW_EVERY):
                     now = progress(label or chosen.name, part, stream, done, loss, records)
                     left = clock.left(done - started_at, len(stream) - done)
                     shown.show(replace(now, seconds_left=left))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
+from superpose.learning.metrics import Record
 from superpose.learning.penalties import Penalty
 
 TOO_MUCH = 100.0  # times the loss of the first step: no task that is learned comes near
@@ -37,11 +38,10 @@ class Training:
         """The mean loss since the last record."""
         return float(self._loss) / max(self._steps, 1)
 
-    def new_record(self) -> float:
-        """The mean loss since the last record; from here on it is that since this one."""
-        mean = self.mean_loss()
-        self._steps = 0
-        return mean
+    def record(self, task: int, found: dict[str, float], end: bool) -> Record:
+        """Tell what was measured after this step; the mean loss is counted anew from here."""
+        mean, self._steps = self.mean_loss(), 0
+        return {"step": self.step, "task": task, "loss": mean, "accuracy": found, "end": end}
 
     def check(self) -> None:
         """Stop a run that learns nothing any more, before it writes a table of guesses."""

@@ -1,26 +1,32 @@
 """The optional TensorBoard log of a run."""
 
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from superpose.errors import SuperposeError
 from superpose.learning.metrics import Record
 
 
-def open_log(folder: Path, step: int, stack: ExitStack) -> Any:
-    """A writer that goes on at a step: what was logged beyond it is taken back."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise SuperposeError(
-            "TensorBoard is not installed: pip install 'superpose[tensorboard]'"
-        ) from error
-    return stack.enter_context(SummaryWriter(str(folder), purge_step=step + 1 if step else None))
+class TensorBoard:
+    """Writes records to a folder, from a step on: what was written beyond it is taken back."""
 
+    def __init__(self, folder: Path, step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise SuperposeError(
+                "TensorBoard is not installed: pip install 'superpose[tensorboard]'"
+            ) from error
+        self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
-def log(writer: Any, record: Record) -> None:
-    """Add a record's loss and accuracies."""
-    writer.add_scalar("loss", record["loss"], record["step"])
-    for task, value in record["accuracy"].items():
-        writer.add_scalar(f"accuracy/task {task}", value, record["step"])
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._writer.close()
+
+    def __call__(self, record: Record) -> None:
+        """Add a record's loss and accuracies."""
+        self._writer.add_scalar("loss", record["loss"], record["step"])
+        for task, value in record["accuracy"].items():
+            self._writer.add_scalar(f"accuracy/task {task}", value, record["step"])
