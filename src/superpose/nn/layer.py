@@ -212,11 +212,11 @@ class Layer(nn.Module):
         )
 
     def add_bias(self, y: Tensor, bias: Tensor | None, rows: int) -> Tensor:
-        """y + bias for y of shape (…, N) and a bias (N,), or (rows, N) when it is private."""
+        """Add to a new y of shape (…, N), in place, a bias (N,), or (rows, N) if it is private."""
         if bias is None:
             return y
         own = self.spread(bias, y, rows) if bias.ndim > 1 else bias
-        return y + own.to(y.dtype)
+        return y.add_(own.to(y.dtype))
 
     def spread(self, tensor: Tensor, x: Tensor, rows: int) -> Tensor:
         """(rows, *N) viewed so that it broadcasts against x of shape (…, *N)."""

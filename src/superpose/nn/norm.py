@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -165,9 +166,10 @@ class LastDimNorm(NormLayer):
         if rows is None:
             return self.normalise(x, weight, bias)
         y = self.normalise(x, None, None)
-        if weight is not None:
-            y = y * self.spread(weight, x, rows)
-        return y if bias is None else y + self.spread(bias, x, rows)
+        if weight is None:
+            return y
+        scale = self.spread(weight, x, rows)
+        return y * scale if bias is None else torch.addcmul(self.spread(bias, x, rows), y, scale)
 
 
 class LayerNorm(LastDimNorm, nn.LayerNorm):

@@ -100,9 +100,8 @@ class untraced(Generic[P, R]):  # noqa: N801 (it is used as a decorator)
         if "torch._dynamo" in sys.modules:
             while self.waiting:
                 self.waiting.pop().settle()
-            return cast(
-                Callable[..., R], getattr(owner if instance is None else instance, self.name)
-            )
+            found: Callable[..., R] = getattr(owner if instance is None else instance, self.name)
+            return found
         return cast(Callable[..., R], self.function.__get__(instance, owner))
 
     def settle(self) -> None:
