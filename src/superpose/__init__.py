@@ -7,11 +7,13 @@ from superpose import contexts, models, nn
 from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, superpose, unsuperpose
+from superpose.store import Packed, pack, unpack
 
 if TYPE_CHECKING:
     from superpose import data, learning
 
 __all__ = [
+    "Packed",
     "SuperposeError",
     "Superposed",
     "contexts",
@@ -20,8 +22,10 @@ __all__ = [
     "load",
     "models",
     "nn",
+    "pack",
     "save",
     "superpose",
+    "unpack",
     "unsuperpose",
 ]
 

@@ -19,6 +19,7 @@ from superpose import contexts
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, layers
 from superpose.nn.convert import Conversion
+from superpose.store import Packed
 
 FORMAT = 1
 HEADER = "superpose"
@@ -41,6 +42,8 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
         "family": contexts.describe(superposition.family),
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
+        "spent": superposition.spent,
+        "method": model.method if isinstance(model, Packed) else None,
         "conversion": dataclasses.asdict(superposition.conversion),
         "same_as": same_as,
         "contexts": context_digest(model),
@@ -62,13 +65,18 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     """The superposed model of a file; `net` is the plain architecture, whatever its weights."""
     header, tensors = read(path)
+    method: str | None = header.get("method")
     model = build(
         net,
         contexts.from_description(header["family"]),
         dict(header["tasks"]),
         header["seed"],
         Conversion(**header["conversion"]),
+        Packed if method else Superposed,
     )
+    model.superposition.spent = header.get("spent", 0)
+    if isinstance(model, Packed) and method:
+        model.method = method
     tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
     _check_fit(path, model.state_dict(), tensors)
     model.load_state_dict(tensors)

@@ -103,7 +103,7 @@ class Superposed(nn.Module):
         names = self.superposition.names
         number = max(self.superposition.spent, *(n + 1 for n in names.values()), 0)
         label: Name = number if name is None else name
-        _check_names([*names, label])
+        check_names([*names, label])
         names[label] = number
         for layer in layers(self):
             layer.add_task_tensors(number)
@@ -130,7 +130,7 @@ class Superposed(nn.Module):
         """Change what a task is called; its contexts and private parameters stay."""
         names = self.superposition.names
         self.superposition.ids(old)
-        _check_names([*(name for name in names if name != old), new])
+        check_names([*(name for name in names if name != old), new])
         renamed = {new if name == old else name: number for name, number in names.items()}
         names.clear()
         names.update(renamed)
@@ -220,7 +220,7 @@ def superpose(
     torch.Size([3, 2])
     """
     labels: list[Name] = list(range(tasks)) if isinstance(tasks, int) else list(tasks)
-    _check_names(labels)
+    check_names(labels)
     return build(
         net,
         contexts.with_learning(contexts.family(family), learnable),
@@ -321,7 +321,8 @@ def _to_real(value: Any) -> Any:
     return value.real if isinstance(value, Tensor) and value.is_complex() else value
 
 
-def _check_names(names: Sequence[Name]) -> None:
+def check_names(names: Sequence[Name]) -> None:
+    """Names of tasks: at least one, each different, none of them empty."""
     if not names:
         raise SuperposeError("tasks is empty: give a number of tasks, or their names")
     for name in names:

@@ -1,0 +1,80 @@
+"""Finetuning by distillation: the packed model learns to give what the models gave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superpose.model import Superposed
+from superpose.store.inputs import Rows, quiet_run
+from superpose.store.sources import Sources
+
+LEARNING_RATE = 3e-4
+
+
+def finetune(
+    packed: Superposed,
+    sources: Sources,
+    calibration: Mapping[Any, Any],
+    steps: int,
+    batch_size: int,
+    seed: int,
+    track: Any = iter,
+) -> None:
+    """Minimise ‖ŷ − y‖² / ‖y‖² over the outputs, rows of all tasks mixed in every batch.
+
+    The models' outputs are computed once, model by model, so no two of them are in memory.
+    """
+    names = packed.superposition.names
+    rows = {name: Rows.of(name, calibration[name]) for name in names}
+    wanted = {name: _outputs(sources.open(name), rows[name], batch_size) for name in names}
+    energy = {name: outputs.square().mean() for name, outputs in wanted.items()}
+    trained = [p for p in packed.parameters() if p.requires_grad]
+    optimiser = torch.optim.Adam(trained, LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))
+    )
+    generator = torch.Generator().manual_seed(seed)
+    share = max(1, batch_size // len(names))
+    was_training = packed.training
+    packed.eval()  # rows of different tasks must not meet in the statistics of a batch
+    for _ in track(range(steps)):
+        drawn = {n: torch.randint(len(rows[n]), (share,), generator=generator) for n in names}
+        batch = _joined([rows[name][index] for name, index in drawn.items()])
+        tasks = [name for name in names for _ in range(share)]
+        outputs = logits(packed(*batch.positional, task=tasks, **batch.named))
+        target = torch.cat([wanted[name][index] for name, index in drawn.items()])
+        scale = torch.stack([energy[name] for name in names]).repeat_interleave(share)
+        errors = (outputs - target).square().flatten(1).mean(1) / scale
+        optimiser.zero_grad()
+        errors.mean().backward()
+        optimiser.step()
+        schedule.step()
+    optimiser.zero_grad()
+    packed.train(was_training)
+
+
+def logits(output: Any) -> Tensor:
+    """The tensor that counts in a network's output: itself, its `logits`, or the first."""
+    if isinstance(output, Tensor):
+        return output
+    found = getattr(output, "logits", None)
+    return found if isinstance(found, Tensor) else output[0]
+
+
+def _outputs(net: torch.nn.Module, rows: Rows, batch_size: int) -> Tensor:
+    with quiet_run():
+        return torch.cat([logits(batch.through(net)) for batch in rows.split(batch_size)])
+
+
+def _joined(parts: Iterable[Rows]) -> Rows:
+    parts = list(parts)
+    positional = zip(*(part.positional for part in parts), strict=True)
+    return Rows(
+        tuple(torch.cat(tensors) for tensors in positional),
+        {name: torch.cat([part.named[name] for part in parts]) for name in parts[0].named},
+    )

@@ -1,0 +1,348 @@
+"""Offline storage: models that exist already become one set of weights, and come out again."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from superpose import contexts
+from superpose.contexts import Family
+from superpose.errors import SuperposeError
+from superpose.model import Name, Superposed, build, check_names, layers, unsuperpose
+from superpose.nn.base import WithBase, plain_name
+from superpose.nn.convert import Conversion
+from superpose.nn.layer import CONTEXT, joined
+from superpose.store.distil import finetune as distil
+from superpose.store.solve import solve
+from superpose.store.sources import Source, Sources, checked, opened, shape_of
+
+METHODS = ("solve", "sum", "delta")
+NOISE_ROWS = 4000  # per task, where there are no calibration inputs
+
+
+class Packed(Superposed):
+    """A superposed model whose weights were computed from models, not trained."""
+
+    method: str
+
+    def add(
+        self,
+        name: str,
+        model: Source,
+        calibration: Mapping[Any, Any] | None = None,
+        *,
+        batch_size: int = 256,
+        finetune: int = 0,
+    ) -> None:
+        """Store one more model.
+
+        With `sum` and `delta` the result is that of packing all of them from the start. With
+        `solve` the weights are found again from the calibration inputs of all tasks, the models
+        stored before being read out of the weights as they are, so it is not quite the same.
+        """
+        added = self._check(name, opened(name, model))
+        if self.method != "solve":
+            self.add_task(name)
+            self._store(name, added, +1)
+            return
+        before = copy.deepcopy(self)
+        self.add_task(name)
+        olds = {n: functools.partial(unpack, before, n) for n in before.tasks}
+        self._solve({**olds, name: added}, calibration, batch_size, finetune)
+
+    def remove(self, name: Name, model: Source | None = None) -> None:
+        """Forget a model. With `sum` and `delta`, given the model, its term is subtracted too.
+
+        Otherwise the weights stay as they are, and so do the outputs of the others, bit for bit.
+        """
+        if model is not None:
+            if self.method == "solve":
+                raise SuperposeError(
+                    "method 'solve' stores no term that could be subtracted: remove a task by its "
+                    "name alone"
+                )
+            self._store(name, self._check(name, opened(name, model)), -1)
+        self.remove_task(name)
+
+    def replace(
+        self,
+        name: Name,
+        model: Source,
+        old: Source | None = None,
+        calibration: Mapping[Any, Any] | None = None,
+        *,
+        batch_size: int = 256,
+        finetune: int = 0,
+    ) -> None:
+        """Store another model under a name; with `sum` and `delta` in place of the `old` one."""
+        new = self._check(name, opened(name, model))
+        if self.method != "solve":
+            if old is None:
+                raise SuperposeError(
+                    f"replacing {name!r} needs old=…, the model that is stored now: method "
+                    f"{self.method!r} subtracts its term"
+                )
+            self._store(name, self._check(name, opened(name, old)), -1)
+            self._store(name, new, +1)
+            return
+        before = copy.deepcopy(self)
+        olds = {n: functools.partial(unpack, before, n) for n in self.tasks}
+        self._solve({**olds, name: new}, calibration, batch_size, finetune)
+
+    def _solve(
+        self,
+        models: Mapping[Any, Source],
+        calibration: Mapping[Any, Any] | None,
+        batch_size: int,
+        finetune: int,
+        input_shape: tuple[int, ...] | None = None,
+        track: Callable[[Any, str], Any] = lambda steps, _: steps,
+    ) -> None:
+        sources = Sources(models)
+        for name in models:
+            self._set_private(name, sources.open(name))
+        given = calibration
+        if given is None:
+            given = _noise(sources, self.superposition.seed, input_shape)
+        _check_calibration(self.tasks, given)
+        solve(self, sources, given, batch_size, lambda ws: track(ws, "solve"))
+        if finetune:
+            seed = self.superposition.seed
+            distil(self, sources, given, finetune, batch_size, seed, lambda s: track(s, "finetune"))
+
+    def _check(self, name: Name, net: nn.Module) -> nn.Module:
+        """The model, if it fits beside those that are stored."""
+        own = unsuperpose(self).state_dict()
+        state = checked(name, net, {key: shape_of(t) for key, t in own.items()})
+        for key in self.summary().shared:
+            if key in own and not torch.equal(state[key], own[key]):
+                raise SuperposeError(
+                    f"model {name!r}: {key} is shared by all stored models and differs in this "
+                    "one: pack them from the start, together"
+                )
+        return net
+
+    def _store(self, name: Name, net: nn.Module, sign: int) -> None:
+        """Add (or subtract) W C⁻¹ of one model in every layer: equation 1."""
+        number = self._number(name)
+        for layer in layers(self):
+            pair = _parent(self, layer.layer)
+            for tensor in layer.contexts:
+                own = net.get_parameter(joined(plain_name(layer.layer), tensor)).detach().double()
+                if isinstance(pair, WithBase):
+                    own = own - pair.base.weight.detach().double()
+                context = layer.grouped(tensor, layer.contexts[tensor].derive(number))
+                term = layer.from_matrix(context.unbind_weight(layer.to_matrix(own)))
+                target = getattr(layer, tensor)
+                with torch.no_grad():
+                    target.copy_(target.double() + sign * term)
+        self._set_private(name, net)
+
+    def _set_private(self, name: Name, net: nn.Module) -> None:
+        number = self._number(name)
+        state = net.state_dict()
+        for layer in layers(self):
+            for tensor, own in layer.private_tensors().items():
+                if not tensor.endswith(CONTEXT):
+                    own.of(number).detach().copy_(state[joined(plain_name(layer.layer), tensor)])
+
+    def _number(self, name: Name) -> int:
+        number = self.superposition.ids(name)
+        assert isinstance(number, int)
+        return number
+
+
+def pack(
+    models: Mapping[Any, Source],
+    family: str | Family = "binary",
+    *,
+    method: str = "solve",
+    calibration: Mapping[Any, Any] | None = None,
+    base: nn.Module | None = None,
+    seed: int = 0,
+    private_layers: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    conv: str = "kernel",
+    batch_dim: int | None = None,
+    batch_size: int = 256,
+    finetune: int = 0,
+    input_shape: tuple[int, ...] | None = None,
+    progress: bool = False,
+) -> Packed:
+    """Store models of one architecture in one set of weights.
+
+    `models` is a mapping from names to modules, or to functions that return one, which are called
+    when it is needed: then no two models are in memory at a time. Methods:
+
+    - "solve" (default): in closed form, layer by layer, the weights whose read-outs do best on
+      `calibration`, unlabelled inputs of each task: a tensor of rows, several tensors, a mapping
+      of them, or a function that returns one of these. `finetune` adds so many steps of
+      distillation on the same inputs. With a `base`, it is differences from it that are stored.
+    - "sum": W = Σₖ Wₖ C(k)⁻¹, the paper's equation 1, for study.
+    - "delta": one base for all, and the sum of the models' differences from it; without a `base`
+      it is the models' mean.
+
+    Biases and norms are private to each task; what all models have in common is kept once;
+    embeddings that differ become private. The result is a superposed model: it runs with a task,
+    or one per row, saves, and counts its cost.
+
+    >>> nets = {name: nn.Linear(32, 4) for name in ("a", "b")}
+    >>> inputs = {name: torch.randn(64, 4) @ torch.randn(4, 32) for name in nets}
+    >>> packed = pack(nets, calibration=inputs)
+    >>> x = inputs["b"]
+    >>> bool((packed(x, task="b") - nets["b"](x)).abs().max() < 1e-3)
+    True
+    """
+    if method not in METHODS:
+        raise SuperposeError(f"method={method!r}: use one of {', '.join(METHODS)}")
+    chosen = contexts.family(family)
+    if chosen.complex_valued:
+        raise SuperposeError(
+            f"the family {family!r} makes networks complex-valued, so models could not come out as "
+            "they went in: use 'phase', which is complex superposition for a real network"
+        )
+    if calibration is None and method != "solve" and finetune:
+        raise SuperposeError("finetune needs calibration inputs, and method 'solve'")
+    sources = Sources(models)
+    check_names(list(sources.models))
+    if calibration is not None:
+        _check_calibration(sources.models, calibration)
+    if method == "delta" and base is None:
+        base = _mean(sources)
+    private, shared = _sorted(sources)
+    conversion = Conversion(
+        "per-task",
+        (*private_layers, *(name for name in private if not _covered(name, private_layers))),
+        (*skip, *shared),
+        conv,
+        batch_dim,
+        base is not None,
+    )
+    names: dict[Name, int] = {name: number for number, name in enumerate(sources.models)}
+    packed = build(sources.open(next(iter(names))), chosen, names, seed, conversion, Packed)
+    packed.method = method
+    packed.eval().requires_grad_(True)
+    _set_base(packed, base)
+    for layer in layers(packed):
+        for tensor in layer.contexts:
+            getattr(layer, tensor).detach().zero_()
+    track = _bar if progress else (lambda steps, _: steps)
+    if method == "solve":
+        packed._solve(models, calibration, batch_size, finetune, input_shape, track)
+    else:
+        for name in track(list(names), method):
+            packed._store(name, sources.open(name), +1)
+    return packed
+
+
+def unpack(packed: Superposed, name: Name) -> nn.Module:
+    """One model as the plain module: its weights are W C(k), its private parameters its own."""
+    return unsuperpose(packed, name)
+
+
+def _bar(steps: Any, label: str) -> Any:
+    from rich.progress import track
+
+    return track(steps, label, transient=True)
+
+
+def _parent(model: nn.Module, layer: str) -> nn.Module | None:
+    """The module around a layer."""
+    outer, _, _ = layer.rpartition(".")
+    return model.get_submodule(outer) if outer else None
+
+
+def _check_calibration(names: Iterable[Any], calibration: Mapping[Any, Any]) -> None:
+    missing = [name for name in names if name not in calibration]
+    if missing:
+        raise SuperposeError(
+            f"there are no calibration inputs for {missing[0]!r}: every task needs its own"
+        )
+
+
+def _mean(sources: Sources) -> nn.Module:
+    """The model of the mean weights."""
+    total: dict[str, Tensor] = {}
+    for name in sources.models:
+        for key, tensor in sources.open(name).state_dict().items():
+            total[key] = total.get(key, 0.0) + tensor.double()
+    mean = sources.open(next(iter(sources.models)))
+    mean.load_state_dict({key: value / len(sources.models) for key, value in total.items()})
+    return mean
+
+
+def _set_base(packed: Packed, base: nn.Module | None) -> None:
+    if base is None:
+        return
+    state = checked("base", base, {})
+    for name, pair in packed.named_modules():
+        if isinstance(pair, WithBase):
+            weight = state.get(f"{name}.weight")
+            if weight is None or weight.shape != pair.base.weight.shape:
+                raise SuperposeError(f"the base has no {name}.weight like the models'")
+            pair.base.weight.detach().copy_(weight)
+
+
+def _sorted(sources: Sources) -> tuple[list[str], list[str]]:
+    """Layers that have to be private, and layers that are the same in all models."""
+    net = sources.open(next(iter(sources.models)))
+    probe = build(net, contexts.family("identity"), {0: 0}, 0, Conversion(), Superposed)
+    placed = {layer.layer for layer in layers(probe)}
+    tables = {name for name, m in net.named_modules() if isinstance(m, nn.Embedding)}
+    owner = {key: key.rpartition(".")[0] for key in sources.shapes}
+    differing = {owner[key] for key in sources.differing}
+    looked_up = {m.weight.data_ptr() for m in net.modules() if isinstance(m, nn.Embedding)}
+    tied = {owner[key] for key, t in net.state_dict().items() if t.data_ptr() in looked_up}
+    for key in sorted(sources.differing):
+        if owner[key] not in placed | tables and not _covered(owner[key], placed):
+            kind = type(net.get_submodule(owner[key])).__name__
+            raise SuperposeError(
+                f"{key} differs between the models, and {kind} can be neither superposed nor "
+                "private: keep it the same in all models"
+            )
+    private = sorted(differing & tied)
+    same = sorted({name for name in owner.values() if name in placed} - differing)
+    if len(sources.models) == 1 or not differing & placed - set(private):
+        return private, []  # one model, or equal ones: there is nothing to tell apart
+    return private, [name for name in same if not _covered(name, differing)]
+
+
+def _covered(name: str, outer: Iterable[str]) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in outer)
+
+
+def _noise(
+    sources: Sources, seed: int, input_shape: tuple[int, ...] | None
+) -> dict[Any, Callable[[], Tensor]]:
+    """Gaussian inputs, where there are no real ones."""
+    warnings.warn(
+        "packing without calibration inputs: the models are fitted on Gaussian noise, which is "
+        "worse than on a few thousand unlabelled inputs of each task",
+        stacklevel=4,
+    )
+    shape = input_shape or _input_shape(sources.open(next(iter(sources.models))))
+
+    def draw(number: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed + number)
+        return torch.randn(NOISE_ROWS, *shape, generator=generator)
+
+    return {n: functools.partial(draw, number) for number, n in enumerate(sources.models)}
+
+
+def _input_shape(net: nn.Module) -> tuple[int, ...]:
+    """What the first layer takes, if it is a linear one."""
+    for module in net.modules():
+        if isinstance(module, nn.Linear):
+            return (module.in_features,)
+        if next(module.parameters(recurse=False), None) is not None:
+            break
+    raise SuperposeError(
+        f"{type(net).__name__} does not tell the shape of its inputs: give calibration inputs, or "
+        "input_shape=(channels, height, width) for noise"
+    )

@@ -1,0 +1,248 @@
+"""Method `solve`: layer by layer, the weights that do best what the models' own weights did.
+
+For one layer, with X the inputs that it sees in model k alone and X̂ those that it sees in the
+packed network, whose earlier layers are packed already, so that errors do not pile up:
+
+    minimise Σₖ ‖W C(k) X̂ₖ + bₖ − (Wₖ Xₖ + bₖ⁰)‖² / ‖Wₖ Xₖ‖² + ridge · ‖W‖²,
+
+which needs no more of the inputs than A = Σₖ C X̂ₖ X̂ₖᵀ Cᵀ and B = Σₖ Wₖ Xₖ X̂ₖᵀ Cᵀ:
+W = B (A + ridge)⁻¹.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from superpose.model import Superposed, layers
+from superpose.nn.base import WithBase, plain_name
+from superpose.nn.layer import joined
+from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching
+from superpose.store.sources import Sources
+
+RIDGES = tuple(10.0**exponent for exponent in range(-10, 0))  # of the mean eigenvalue of A
+HELD_OUT = 10  # one row in so many chooses the ridge
+
+
+@dataclass
+class Moments:
+    """What the least squares of one part need of its data, in float64."""
+
+    gram: Any = 0.0  # Σ x xᵀ (groups, inputs, inputs)
+    cross: Any = 0.0  # Σ y xᵀ (groups, outputs, inputs)
+    energy: Any = 0.0  # Σ ‖y‖²
+    x: Any = 0.0  # Σ x (groups, inputs)
+    y: Any = 0.0  # Σ y (groups, outputs)
+    rows: int = 0
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> Moments:
+        """Of inputs (groups, rows, inputs) and outputs (groups, rows, outputs)."""
+        x, y = x.double(), y.double()
+        return cls(x.mT @ x, y.mT @ x, y.square().sum(), x.sum(1), y.sum(1), x.shape[1])
+
+    def __add__(self, other: Moments) -> Moments:
+        own, others = vars(self).values(), vars(other).values()
+        return Moments(*(a + b for a, b in zip(own, others, strict=True)))
+
+    def centred(self) -> Moments:
+        """About the means, which a bias takes care of."""
+        gram = self.gram - self.x.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
+        cross = self.cross - self.y.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
+        return Moments(gram, cross, self.energy, self.x, self.y, self.rows)
+
+    def weighed(self, weight: Any) -> Moments:
+        """As if the data were √weight times as large."""
+        return Moments(self.gram * weight, self.cross * weight, self.energy * weight, rows=0)
+
+
+def fit(moments: Moments, ridge: float) -> Tensor:
+    """W = B (A + ridge)⁻¹ (groups, outputs, inputs); the ridge is relative to A's mean eigenvalue.
+
+    >>> x = torch.randn(1, 9, 3, generator=torch.Generator().manual_seed(0))
+    >>> w = torch.tensor([[[1.0, 2.0, 3.0]]], dtype=torch.float64)
+    >>> torch.testing.assert_close(fit(Moments.of(x, x.double() @ w.mT), 1e-12), w)
+    """
+    gram = moments.gram.clone()
+    diagonal = gram.diagonal(dim1=-2, dim2=-1)
+    floor = torch.finfo(gram.dtype).tiny  # an input that is always zero
+    diagonal += (ridge * diagonal.mean(-1, keepdim=True)).clamp_min(floor)
+    return torch.linalg.solve(gram, moments.cross.mT).mT
+
+
+def best_ridge(kept: Moments, held: Moments) -> float:
+    """The ridge whose fit to some rows is best on the others; one eigendecomposition for all."""
+    if held.rows == 0 and not isinstance(held.gram, Tensor):
+        return RIDGES[0]
+    values, vectors = torch.linalg.eigh(kept.gram)
+    values = values.clamp_min(0)
+    cross = kept.cross @ vectors
+    held_gram = vectors.mT @ held.gram @ vectors
+    held_cross = held.cross @ vectors
+    mean = values.mean(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
+
+    def error(ridge: float) -> float:
+        w = cross / (values + ridge * mean).unsqueeze(-2)
+        return float(((w @ held_gram) * w).sum() - 2 * (w * held_cross).sum())
+
+    return min(RIDGES, key=error)
+
+
+@dataclass
+class Problem:
+    """The least squares of one part of a weight, summed over the tasks as they come."""
+
+    outputs: slice
+    centre: bool
+    kept: Moments = field(default_factory=Moments)
+    held: Moments = field(default_factory=Moments)
+    means: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def add(self, task: int, kept: Moments, held: Moments) -> None:
+        """One task's data; every task weighs the same, whatever the size of its outputs."""
+        both = kept + held
+        weight = 1 / both.energy.clamp_min(torch.finfo(torch.float64).tiny)
+        self.means[task] = both.x / both.rows, both.y / both.rows
+        for side, more in (("kept", kept), ("held", held)):
+            if more.rows:
+                more = (more.centred() if self.centre else more).weighed(weight)
+                setattr(self, side, getattr(self, side) + more)
+
+    def solution(self) -> tuple[Tensor, dict[int, Tensor]]:
+        """W (groups, outputs, inputs), and each task's bias (groups, outputs)."""
+        w = fit(self.kept + self.held, best_ridge(self.kept, self.held))
+        biases = {k: y - (w @ x.unsqueeze(-1)).squeeze(-1) for k, (x, y) in self.means.items()}
+        return w, biases
+
+
+def solve(
+    packed: Superposed,
+    sources: Sources,
+    calibration: Mapping[Any, Any],
+    batch_size: int,
+    track: Any = iter,
+) -> None:
+    """Set the bound weights of a packed model, and the biases that go with them."""
+    names = packed.superposition.names
+    weights = [Weight(layer, name) for layer in layers(packed) for name in layer.contexts]
+    first = next(iter(names))
+    with quiet_run():
+        ordered = in_order(sources.open(first), weights, Rows.of(first, calibration[first])[:2])
+        done: list[Weight] = []
+        for weight, calls in track(ordered):
+            problems: list[Problem] = []
+            for name, number in names.items():
+                _add_task(
+                    problems, packed, weight, calls, number, sources.open(name),
+                    Rows.of(name, calibration[name]), read_out(packed, done, number), batch_size,
+                )  # fmt: skip
+            _store(weight, problems)
+            done.append(weight)
+
+
+def read_out(packed: Superposed, weights: Iterable[Weight], task: int) -> dict[str, Tensor]:
+    """What the plain network of a task has to use in place of its own weights."""
+    found: dict[str, Tensor] = {}
+    for weight in weights:
+        layer = weight.layer
+        own = layer.read_out(task)
+        base = base_of(packed, weight)
+        value = own[weight.name].detach()
+        found[weight.plain] = value if base is None else value + base
+        bias = bias_name(weight)
+        if bias is not None:
+            found[joined(plain_name(layer.layer), bias)] = own[bias].detach()
+    return found
+
+
+def base_of(packed: nn.Module, weight: Weight) -> Tensor | None:
+    """The weight that all tasks share beside this one, if there is one."""
+    name = weight.layer.layer
+    if plain_name(name) == name:
+        return None
+    pair = packed.get_submodule(plain_name(name))
+    assert isinstance(pair, WithBase)
+    return pair.base.weight
+
+
+def bias_name(weight: Weight) -> str | None:
+    """The private tensor that is added to what this weight gives, if there is one."""
+    name = {"weight": "bias", "in_proj_weight": "in_proj_bias"}.get(weight.name, "")
+    return name if name in weight.layer.private else None
+
+
+def _add_task(
+    problems: list[Problem],
+    packed: Superposed,
+    weight: Weight,
+    calls: int,
+    task: int,
+    net: nn.Module,
+    rows: Rows,
+    read: dict[str, Tensor],
+    batch_size: int,
+) -> None:
+    """Run one model's inputs through it as it was and as it is now, and add what was seen."""
+    own = weight.matrix(net.get_parameter(weight.plain))
+    base = base_of(packed, weight)
+    common = None if base is None else weight.matrix(base)
+    bias = bias_name(weight)
+    offset = None
+    if bias is not None:
+        offset = net.get_parameter(joined(plain_name(weight.layer.layer), bias)).detach()
+        offset = offset.view(own.shape[0], 1, -1)
+    index = torch.arange(len(rows))
+    held_out = index % HELD_OUT == HELD_OUT - 1
+    sums: dict[bool, list[Moments]] = {}
+    for held in (False, True):
+        for seed, batch in enumerate(rows[index[held_out == held]].split(batch_size)):
+            alone = reaching(net, weight, calls, batch, {}, seed)
+            now = reaching(net, weight, calls, batch, read, seed) if read else alone
+            seen = [
+                _moments(weight, task, part, x.x, own, common, offset)
+                for part, x in zip(alone, now, strict=True)
+            ]
+            before = sums.get(held, [Moments() for _ in seen])
+            sums[held] = [a + b for a, b in zip(before, seen, strict=True)]
+            if not problems:
+                problems += [Problem(part.outputs, bias is not None) for part in alone]
+    for place, problem in enumerate(problems):
+        held_sums = sums.get(True)
+        problem.add(task, sums[False][place], held_sums[place] if held_sums else Moments())
+
+
+def _moments(
+    weight: Weight,
+    task: int,
+    alone: Part,
+    now: Tensor,
+    own: Tensor,
+    common: Tensor | None,
+    offset: Tensor | None,
+) -> Moments:
+    y = alone.x @ own[:, alone.outputs].mT
+    if offset is not None:
+        y = y + offset[..., alone.outputs]
+    if common is not None:
+        y = y - now @ common[:, alone.outputs].mT
+    return Moments.of(weight.bind(now.double(), task), y)
+
+
+def _store(weight: Weight, problems: list[Problem]) -> None:
+    layer = weight.layer
+    target = getattr(layer, weight.name)
+    matrix = weight.matrix(target.detach()).double().clone()
+    bias = bias_name(weight)
+    for problem in problems:
+        w, biases = problem.solution()
+        matrix[:, problem.outputs] = w
+        if bias is not None:
+            for task, value in biases.items():
+                own = layer.private_tensors()[bias].of(task)
+                own.detach().view(matrix.shape[0], -1)[:, problem.outputs] = value.to(own)
+    with torch.no_grad():
+        target.copy_(weight.from_matrix(matrix))

@@ -1,0 +1,94 @@
+"""The models to pack: opened one at a time, and compared before anything is computed."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from superpose.errors import SuperposeError
+from superpose.model import Name, Superposed
+
+Source = nn.Module | Callable[[], nn.Module]
+
+
+def opened(name: Name, source: Any) -> nn.Module:
+    """The model of a source, in evaluation mode; the user's own is not touched."""
+    model = copy.deepcopy(source) if isinstance(source, nn.Module) else _called(name, source)
+    if isinstance(model, Superposed) or not isinstance(model, nn.Module):
+        raise SuperposeError(
+            f"model {name!r} is a {type(model).__name__}: give a plain module, or a function that "
+            "returns one"
+        )
+    return model.eval().requires_grad_(False)
+
+
+def _called(name: Name, source: Any) -> Any:
+    if not callable(source):
+        raise SuperposeError(
+            f"model {name!r} is a {type(source).__name__}: give a plain module, or a function that "
+            "returns one"
+        )
+    return source()
+
+
+@dataclass
+class Sources:
+    """Models by name, and what was found when each was looked at once."""
+
+    models: Mapping[Any, Source]
+    shapes: dict[str, str] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)  # tensors that are not the same in all models
+
+    def __post_init__(self) -> None:
+        """Look at every model: the same tensors, all numbers finite."""
+        if not isinstance(self.models, Mapping) or not self.models:
+            raise SuperposeError("there is no model to pack: give a mapping from names to models")
+        digests: dict[str, bytes] = {}
+        for name in self.models:
+            state = checked(name, self.open(name), self.shapes)
+            self.shapes = self.shapes or {n: shape_of(t) for n, t in state.items()}
+            for key, tensor in state.items():
+                digest = _digest(tensor)
+                if digests.setdefault(key, digest) != digest:
+                    self.differing.add(key)
+
+    def open(self, name: Name) -> nn.Module:
+        """One model."""
+        return opened(name, self.models[name])
+
+
+def shape_of(tensor: Tensor) -> str:
+    """Shape and kind of number, to compare and to show."""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def checked(name: Name, model: nn.Module, shapes: dict[str, str]) -> dict[str, Tensor]:
+    """The model's tensors, if they are all finite and of these shapes (if any are given)."""
+    state = model.state_dict()
+    for key, tensor in state.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise SuperposeError(f"model {name!r}: {key} holds numbers that are not finite")
+    for key in [*shapes, *state] if shapes else ():
+        if key not in state or key not in shapes:
+            verb = "has no" if key not in state else "has another tensor,"
+            raise SuperposeError(
+                f"model {name!r} {verb} {key}: models that are packed together have one "
+                "architecture"
+            )
+        if shape_of(state[key]) != shapes[key]:
+            raise SuperposeError(
+                f"model {name!r}: {key} is {shape_of(state[key])}, and {shapes[key]} in the "
+                "others: models that are packed together have one architecture"
+            )
+    return state
+
+
+def _digest(tensor: Tensor) -> bytes:
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return hashlib.blake2b(data).digest()

@@ -1,0 +1,529 @@
+"""Offline storage: what is packed comes out again, as well as least squares can."""
+
+import copy
+import weakref
+
+import numpy as np
+import pytest
+import reference
+import torch
+import torch.nn.functional as F
+from test_model import cnn, mlp
+from torch import nn
+
+import superpose as sp
+from superpose.keys import Key
+from superpose.store import solve as solving
+from superpose.store.inputs import patches
+
+REAL = ["binary", "rotation", "permutation", "block-rotation", "phase", "hadamard"]
+every_method = pytest.mark.parametrize("method", ["sum", "delta", "solve"])
+
+
+def nets(make=mlp, names="abc"):
+    generator = torch.Generator().manual_seed(0)
+    found = {name: make().eval() for name in names}
+    for net in found.values():
+        for tensor in net.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.add_(0.3 * torch.rand(tensor.shape, generator=generator) - 0.1)
+    return found
+
+
+def wide():
+    return sp.models.MLP(48, 64, 5, bias=True)
+
+
+def inputs(names="abc", points=10, shape=(48,)):
+    """A few points, each of them ten times, so that those held out are no new ones."""
+    generator = torch.Generator().manual_seed(1)
+    some = {name: torch.randn(points, *shape, generator=generator) for name in names}
+    return {name: x.repeat_interleave(10, 0) for name, x in some.items()}
+
+
+def error(packed, net, name, x):
+    with torch.no_grad():
+        wanted = net(x)
+        return float((packed(x, task=name) - wanted).norm() / wanted.norm())
+
+
+def test_sum_is_equation_1_and_its_read_out_equation_2():
+    models = {name: nn.Linear(6, 4, bias=False) for name in "abc"}
+    packed = sp.pack(models, "hadamard", method="sum", seed=7)
+    dense = [reference.hadamard(Key(7, "weight", k), 6) for k in range(3)]
+    weights = [net.weight.detach().double().numpy() for net in models.values()]
+    stored = sum(w @ np.linalg.inv(c) for w, c in zip(weights, dense, strict=True))
+    np.testing.assert_allclose(packed.weight.detach().numpy(), stored, rtol=1e-5, atol=1e-6)
+    read = sp.unpack(packed, "b")
+    assert type(read) is nn.Linear
+    np.testing.assert_allclose(
+        read.weight.detach().numpy(), stored @ dense[1], rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("conv", ["kernel", "channel"])
+@every_method
+def test_one_model_comes_out_as_it_went_in(method, conv):
+    models = nets(cnn, "a")
+    x = torch.randn(200, 3, 6, 6)
+    packed = sp.pack(models, "hadamard", method=method, conv=conv, calibration={"a": x})
+    plain = sp.unpack(packed, "a")
+    assert type(plain) is nn.Sequential
+    assert plain.state_dict().keys() == models["a"].state_dict().keys()
+    torch.testing.assert_close(plain(x), models["a"](x), rtol=1e-3, atol=1e-3)
+    for key, tensor in models["a"].state_dict().items():
+        if method != "solve":
+            torch.testing.assert_close(plain.state_dict()[key], tensor)
+
+
+@pytest.mark.parametrize("family", REAL)
+def test_solve_is_exact_when_the_tasks_leave_room(family):
+    models, x = nets(wide), inputs()
+    packed = sp.pack(models, family, calibration=x, seed=3)
+    summed = sp.pack(models, family, method="sum", seed=3)
+    for name, net in models.items():
+        assert error(packed, net, name, x[name]) < 1e-3
+        assert error(summed, net, name, x[name]) > 0.3
+    rows = torch.stack([x["c"][0], x["a"][1]])
+    mixed = packed(rows, task=["c", "a"])
+    expected = torch.cat([models["c"](rows[:1]), models["a"](rows[1:])])
+    torch.testing.assert_close(mixed, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_solve_without_contexts_cannot_tell_the_models_apart():
+    models = nets(lambda: sp.models.MLP(48, 64, 5))
+    shared = inputs("a")["a"]
+    x = dict.fromkeys(models, shared)
+    packed = sp.pack(models, "identity", calibration=x)
+    assert min(error(packed, net, n, x[n]) for n, net in models.items()) > 0.05
+    keyed = sp.pack(models, "binary", calibration=x)
+    assert max(error(keyed, net, n, x[n]) for n, net in models.items()) < 1e-3
+
+
+def test_the_solution_is_least_squares_with_a_bias_for_each_task():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 40, 6, generator=generator, dtype=torch.float64) + 1
+    y = torch.randn(2, 40, 3, generator=generator, dtype=torch.float64) + torch.tensor([1.0, 5, -2])
+    problem = solving.Problem(slice(None), centre=True)
+    for task in (0, 1):
+        whole = solving.Moments.of(x[task : task + 1], y[task : task + 1])
+        pairs = zip(x[task, None].split(7, 1), y[task, None].split(7, 1), strict=True)
+        parts = [solving.Moments.of(*pair) for pair in pairs]
+        summed = sum(parts[1:], parts[0])
+        torch.testing.assert_close(summed.gram, whole.gram)
+        problem.add(task, summed, solving.Moments())
+    w, biases = problem.solution()
+    scale = y.square().sum((1, 2)).rsqrt()
+    ones = torch.block_diag(torch.ones(40, 1), torch.ones(40, 1)).double()
+    design = torch.cat([x.flatten(0, 1), ones], 1) * scale.repeat_interleave(40)[:, None]
+    target = y.flatten(0, 1) * scale.repeat_interleave(40)[:, None]
+    solution = np.linalg.lstsq(design.numpy(), target.numpy(), rcond=None)[0]
+    np.testing.assert_allclose(w[0].numpy(), solution[:6].T, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(torch.cat([biases[0], biases[1]]).numpy(), solution[6:], atol=1e-6)
+
+
+def test_the_ridge_is_chosen_by_rows_that_were_held_out():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 60, 50, generator=generator, dtype=torch.float64)
+    w = torch.randn(1, 2, 50, generator=generator, dtype=torch.float64)
+    noise = torch.randn(1, 60, 2, generator=generator, dtype=torch.float64)
+    few, rest = x[:, :55], x[:, 55:]
+    for size, low, high in ((0.0, 0, 1e-9), (30.0, 1e-3, 1)):
+        y = x @ w.mT + size * noise
+        kept, held = solving.Moments.of(few, y[:, :55]), solving.Moments.of(rest, y[:, 55:])
+        chosen = solving.best_ridge(kept, held)
+        assert low < chosen < high
+        errors = {r: (rest @ solving.fit(kept, r).mT - y[:, 55:]).norm() for r in solving.RIDGES}
+        assert errors[chosen] <= min(errors.values()) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv1d(4, 6, 3, stride=2, padding=1, groups=2), (2, 4, 9)),
+        (nn.Conv2d(3, 5, (3, 2), dilation=2, padding=(1, 2)), (2, 3, 6, 5)),
+        (nn.Conv2d(2, 4, 3, padding="same", padding_mode="reflect"), (2, 2, 5, 5)),
+        (nn.Conv2d(2, 4, 3, padding="same"), (2, 2, 5, 5)),
+        (nn.Conv3d(2, 4, 2, padding_mode="circular", padding=1), (1, 2, 3, 4, 3)),
+    ],
+)
+def test_patches_times_the_kernel_are_the_convolution(layer, shape):
+    x = torch.randn(shape)
+    wanted = F.relu(layer(x) - 1e9) + layer(x) - layer.bias.view(1, -1, *[1] * (x.ndim - 2))
+    found = patches(layer, x, seed=0)  # (groups, rows · places, features)
+    kernel = layer.weight.flatten(1).unflatten(0, (layer.groups, -1))
+    y = found @ kernel.mT
+    expected = wanted.flatten(2).unflatten(1, (layer.groups, -1)).permute(1, 0, 3, 2).flatten(1, 2)
+    torch.testing.assert_close(y, expected)
+
+
+def test_few_places_of_a_large_image_are_drawn():
+    layer = nn.Conv2d(3, 5, 3)
+    assert patches(layer, torch.randn(2, 3, 40, 40), seed=0).shape == (1, 2 * 64, 27)
+
+
+@pytest.mark.parametrize("conv", ["kernel", "channel"])
+@pytest.mark.parametrize("family", ["binary", "hadamard"])
+def test_convolutions_with_groups_and_norms(family, conv):
+    def make():
+        return nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1, groups=2), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.Conv2d(8, 8, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 4, 4),
+        )  # fmt: skip
+
+    models = nets(make, "ab")
+    x = inputs("ab", 4, (8, 4, 4))
+    x = {name: value[:, :1].expand(-1, 8, -1, -1).contiguous() for name, value in x.items()}
+    packed = sp.pack(models, family, calibration=x, conv=conv, finetune=0)
+    summed = sp.pack(models, family, method="sum", conv=conv)
+    for name, net in models.items():
+        assert error(packed, net, name, x[name]) < 0.5 * error(summed, net, name, x[name])
+        assert torch.equal(packed[1].private["running_mean"].of("ab".index(name)),
+                           net[1].running_mean)  # fmt: skip
+    assert torch.equal(packed.eval()(x["a"], task="a"), packed(x["a"], task=0))
+
+
+class Attending(nn.Module):
+    """Cross-attention, so that queries and keys differ."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(24, 2, batch_first=True, **options)
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, x, y):
+        attended = self.attention(x, y, value=y, need_weights=False)[0]
+        return self.head(attended)
+
+
+@pytest.mark.parametrize("options", [{}, {"kdim": 16, "vdim": 16}, {"bias": False}])
+def test_attention_projections(options):
+    models = nets(lambda: Attending(**options), "ab")
+    generator = torch.Generator().manual_seed(0)
+    size = options.get("kdim", 24)
+    x = {}
+    for name in models:
+        sides = [torch.randn(4, 2, width, generator=generator) for width in (24, size)]
+        x[name] = [side.repeat_interleave(10, 0) for side in sides]
+    packed = sp.pack(models, calibration=x)
+    for name, net in models.items():
+        wanted = net(*x[name])
+        torch.testing.assert_close(packed(*x[name], task=name), wanted, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(sp.unpack(packed, name)(*x[name]), packed(*x[name], task=name))
+
+
+def test_an_encoder_layer_of_torch():
+    def make():
+        return nn.Sequential(nn.TransformerEncoderLayer(24, 2, 48, batch_first=True), nn.Flatten(),
+                             nn.Linear(48, 3))  # fmt: skip
+
+    models, x = nets(make, "ab"), inputs("ab", 5, (2, 24))
+    packed = sp.pack(models, calibration=x)
+    for name, net in models.items():
+        assert error(packed, net, name, x[name]) < 2e-2
+
+
+class Reused(nn.Module):
+    """One layer that is called twice: its second input depends on its own weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.layer(self.layer(x).relu())
+
+
+def test_a_layer_that_is_called_twice():
+    models, x = nets(Reused, "ab"), inputs("ab", 10, (64,))
+    packed = sp.pack(models, calibration=x)
+    for name, net in models.items():
+        assert error(packed, net, name, x[name]) < 1e-2
+
+
+@pytest.mark.parametrize("method", ["sum", "delta"])
+def test_add_remove_and_replace_are_exact(method):
+    models, x = nets(cnn, "abcd"), torch.randn(5, 3, 6, 6)
+    base = {} if method == "sum" else {"base": models["d"]}
+
+    def packing(names):
+        return sp.pack({n: models[n] for n in names}, "phase", method=method, **base).eval()
+
+    def same(one, other, names):
+        for name in names:
+            a, b = one(x, task=name), other(x, task=name)
+            assert (a - b).norm() <= 1e-6 * b.norm()
+
+    packed, all_three, two = packing("ab"), packing("abc"), packing("ab")
+    packed.add("c", models["c"])
+    same(packed, all_three, "abc")
+    packed.remove("c", models["c"])
+    assert packed.tasks == ["a", "b"]
+    same(packed, two, "ab")
+    packed.replace("a", models["c"], old=models["a"])
+    other = packing("ab")
+    assert (packed(x, task="a") - other(x, task="a")).norm() > 0.01
+    packed.rename_task("a", "c")
+    fresh = sp.pack({"c": models["c"], "b": models["b"]}, "phase", method=method, **base).eval()
+    same(packed, fresh, "cb")
+    with pytest.raises(sp.SuperposeError, match="needs old="):
+        packed.replace("b", models["a"])
+
+
+@every_method
+def test_a_model_that_is_forgotten_leaves_the_others_bit_for_bit(method):
+    models, x = nets(wide), inputs()
+    packed = sp.pack(models, method=method, calibration=x)
+    before = packed(x["b"], task="b")
+    private = packed.cost().stored
+    packed.remove("a")
+    assert packed.tasks == ["b", "c"]
+    assert torch.equal(packed(x["b"], task="b"), before)
+    assert packed.cost().stored < private
+    with pytest.raises(sp.SuperposeError, match="unknown task 'a'"):
+        packed(x["a"], task="a")
+    packed.remove("c")
+    with pytest.raises(sp.SuperposeError, match="'b' is the only task"):
+        packed.remove("b")
+    assert packed.add_task("new") == "new"
+    assert packed.superposition.names["new"] == 3  # the contexts of a forgotten task stay spent
+
+
+def test_adding_to_a_solved_model_reads_the_others_out_of_it():
+    models, x = nets(wide), inputs()
+    packed = sp.pack({n: models[n] for n in "ab"}, calibration={n: x[n] for n in "ab"})
+    packed.add("c", models["c"], x)
+    for name, net in models.items():
+        assert error(packed, net, name, x[name]) < 1e-3
+    packed.replace("a", models["b"], calibration=x)
+    assert error(packed, models["b"], "a", x["a"]) < 1e-3
+    assert error(packed, models["c"], "c", x["c"]) < 1e-3
+    with pytest.raises(sp.SuperposeError, match="stores no term"):
+        packed.remove("a", models["a"])
+
+
+def test_delta_keeps_the_base_and_is_better_the_closer_the_models_are():
+    torch.manual_seed(0)
+    base, x = wide().eval(), torch.randn(20, 48)
+    models = {}
+    for name in "abc":
+        models[name] = copy.deepcopy(base)
+        for parameter in models[name].parameters():
+            parameter.data.add_(0.02 * torch.randn_like(parameter))
+    packed = sp.pack(models, method="delta", base=base)
+    mean = sp.pack(models, method="delta")
+    summed = sp.pack(models, method="sum")
+    for name, net in models.items():
+        assert error(packed, net, name, x) < 0.5 * error(summed, net, name, x)
+        assert error(mean, net, name, x) < 0.5 * error(summed, net, name, x)
+        read = sp.unpack(packed, name)
+        assert read.state_dict().keys() == net.state_dict().keys()
+        torch.testing.assert_close(read(x), packed(x, task=name))
+        term = packed.layers[1].change.weight
+        context = sp.contexts.Binary().context(
+            Key(0, "layers.1.change.weight", "abc".index(name)), 48
+        )
+        expected = base.layers[1].weight + context.bind_weight(term)
+        torch.testing.assert_close(read.layers[1].weight, expected)
+    solved = sp.pack(models, base=base, calibration=dict.fromkeys("abc", x[:10]))
+    assert error(solved, models["a"], "a", x) < error(packed, models["a"], "a", x)
+    assert packed.cost().stored > 1.9 * summed.cost().shared  # two sets of weights
+
+
+@every_method
+def test_packed_models_are_saved_and_loaded(method, tmp_path):
+    models, x = nets(cnn, "ab"), torch.randn(30, 3, 6, 6)
+    packed = sp.pack(models, "hadamard", method=method, calibration=dict.fromkeys("ab", x)).eval()
+    packed.add_task("spare")
+    packed.remove("spare")
+    sp.save(packed, tmp_path / "p.safetensors")
+    loaded = sp.load(tmp_path / "p.safetensors", cnn()).eval()
+    assert isinstance(loaded, sp.Packed)
+    assert loaded.method == method
+    assert loaded.superposition == packed.superposition
+    assert torch.equal(loaded(x[:2], task=["a", "b"]), packed(x[:2], task=["a", "b"]))
+    assert type(copy.deepcopy(loaded)) is type(packed)
+    if method == "sum":
+        loaded.remove("a", models["a"])
+        torch.testing.assert_close(loaded(x, task="b"), models["b"](x), rtol=1e-4, atol=1e-4)
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 16)
+        self.fixed = nn.Linear(16, 16)
+        self.own = nn.Linear(16, 16)
+        self.head = nn.Linear(16, 20, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids):
+        return self.head(self.own(self.fixed(self.words(ids)).relu()))
+
+
+@every_method
+def test_what_is_the_same_is_kept_once_and_tables_are_private(method):
+    models = nets(Words, "ab")
+    for net in models.values():
+        net.head.weight = net.words.weight
+        net.fixed.load_state_dict(models["a"].fixed.state_dict())
+    ids = torch.arange(20).view(10, 2)
+    packed = sp.pack(models, method=method, calibration=dict.fromkeys("ab", ids))
+    summary = packed.summary()
+    assert "fixed.weight" in summary.shared
+    assert {"words.weight", "head.weight"} <= set(summary.private)
+    for name, net in models.items():
+        if method == "solve":
+            assert error(packed, net, name, ids) < 0.3
+        assert torch.equal(packed.words.private["weight"].of("ab".index(name)), net.words.weight)
+    assert packed.cost().private_per_task == 2 * 20 * 16 + 16
+    other = copy.deepcopy(models["a"])
+    other.fixed.bias.data.add_(1)
+    with pytest.raises(sp.SuperposeError, match=r"fixed\.\w+ is shared by all stored models"):
+        packed.add("c", other)
+
+
+def test_models_are_opened_one_at_a_time():
+    alive, peak = weakref.WeakSet(), 0
+    x = inputs("abcdef", 6)
+
+    def opener(number):
+        def make():
+            nonlocal peak
+            torch.manual_seed(number)
+            net = wide()
+            alive.add(net)
+            peak = max(peak, len(alive))
+            return net
+
+        return make
+
+    models = {name: opener(number) for number, name in enumerate("abcdef")}
+    packed = sp.pack(models, calibration={n: (lambda n=n: x[n]) for n in x}, finetune=2)
+    assert peak == 1
+    assert error(packed, models["e"](), "e", x["e"]) < 0.5
+
+
+def test_finetuning_brings_the_outputs_closer():
+    models, x = nets(wide, "abcdef"), inputs("abcdef", 100)
+    before = sp.pack(models, calibration=x)
+    after = sp.pack(models, calibration=x, finetune=60)
+    again = sp.pack(models, calibration=x, finetune=60)
+    for name, net in models.items():
+        assert error(after, net, name, x[name]) < 0.9 * error(before, net, name, x[name])
+    assert all(
+        torch.equal(a, b) for a, b in zip(after.parameters(), again.parameters(), strict=True)
+    )
+    assert all(p.grad is None for p in after.parameters())
+
+
+def test_without_calibration_noise_is_used_and_it_is_worse():
+    torch.manual_seed(0)
+    models = nets(wide)
+    mix = torch.randn(6, 48)
+    x = {name: torch.randn(300, 6) @ mix for name in models}
+    with pytest.warns(UserWarning, match="fitted on Gaussian noise, which is worse"):
+        noisy = sp.pack(models)
+    good, summed = sp.pack(models, calibration=x), sp.pack(models, method="sum")
+    for name, net in models.items():
+        errors = [error(p, net, name, x[name]) for p in (good, noisy, summed)]
+        assert errors[0] < errors[1] < errors[2]
+    with (
+        pytest.raises(sp.SuperposeError, match="does not tell the shape"),
+        pytest.warns(UserWarning, match="Gaussian"),
+    ):
+        sp.pack(nets(cnn, "ab"))
+    with pytest.warns(UserWarning, match="Gaussian"):
+        sp.pack(nets(cnn, "ab"), input_shape=(3, 6, 6))
+
+
+def test_the_models_given_are_not_touched():
+    models, x = nets(cnn, "ab"), torch.randn(20, 3, 6, 6)
+    before = {n: copy.deepcopy(net.state_dict()) for n, net in models.items()}
+    models["a"].train()
+    sp.pack(models, calibration=dict.fromkeys("ab", x), finetune=3)
+    assert models["a"].training
+    assert not models["b"].training
+    for name, net in models.items():
+        assert all(p.requires_grad and p.grad is None for p in net.parameters())
+        assert not any(module._forward_pre_hooks for module in net.modules())
+        assert all(torch.equal(before[name][k], t) for k, t in net.state_dict().items())
+
+
+def spoiled(value):
+    net = mlp()
+    net.layers[1].weight.data[0, 0] = value
+    return net
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "message"),
+    [
+        ({}, {}, "there is no model to pack"),
+        ([mlp()], {}, "there is no model to pack: give a mapping"),
+        ({"a": 3}, {}, "model 'a' is a int: give a plain module"),
+        ({"a": lambda: 3}, {}, "model 'a' is a int: give a plain module"),
+        ({"a": sp.superpose(mlp())}, {}, "give a plain module"),
+        ({"": mlp()}, {}, "cannot name a task"),
+        ({"a": mlp(), "b": mlp(bias=False)}, {}, r"'b' has no layers.1.bias: .* one architecture"),
+        ({"a": mlp(bias=False), "b": mlp()}, {}, r"'b' has another tensor, layers.1.bias"),
+        ({"a": mlp(), "b": sp.models.MLP(12, 20, 5, bias=True)}, {}, r"\(20, 12\) .* \(16, 12\)"),
+        ({"a": mlp(), "b": mlp().double()}, {}, "float64, and .* float32 in the others"),
+        ({"a": spoiled(float("nan"))}, {}, r"'a': layers.1.weight holds numbers that are not fin"),
+        ({"a": spoiled(float("inf"))}, {}, "not finite"),
+        ({"a": mlp()}, {"method": "average"}, "method='average': use one of solve, sum, delta"),
+        ({"a": mlp()}, {"family": "complex"}, "'complex' makes networks complex-valued.*'phase'"),
+        ({"a": mlp()}, {"family": "best"}, "unknown family 'best'"),
+        ({"a": mlp()}, {"calibration": {}}, "no calibration inputs for 'a'"),
+        ({"a": mlp()}, {"calibration": {"a": 3}}, "calibration of 'a' is no tensor"),
+        ({"a": mlp()}, {"calibration": {"a": torch.zeros(0, 12)}}, r"of \[0\] rows"),
+        ({"a": mlp()}, {"calibration": {"a": torch.full((4, 12), torch.nan)}}, "not finite"),
+        ({"a": mlp()}, {"method": "sum", "finetune": 5}, "finetune needs calibration inputs"),
+        ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"calibration": {"a": torch.ones(2, 3, 4)}},
+         "cannot fit LSTM '0': name it in private_layers"),
+        ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"method": "delta"}, "cannot keep a base"),
+        ({"a": nn.Linear(3, 3)}, {"method": "delta"}, "has no room for a base"),
+        ({"a": mlp()}, {"method": "delta", "base": sp.models.MLP(12, 20, 5)}, "the base has no"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_packed_says_why(models, options, message):
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.pack(models, **options)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4))
+        self.layer = nn.Linear(4, 4)
+        self.unused = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x * self.scale)
+
+
+def test_tensors_that_belong_to_no_layer():
+    models = {"a": Scaled(), "b": Scaled()}
+    x = dict.fromkeys("ab", torch.randn(9, 4))
+    with pytest.raises(sp.SuperposeError, match="scale differs between the models, and Scaled can"):
+        sp.pack(models, calibration=x)
+    models["b"].scale.data = models["a"].scale.data.clone()
+    with pytest.raises(sp.SuperposeError, match="never reach layer 'unused'"):
+        sp.pack(models, calibration=x)
+    packed = sp.pack(models, calibration=x, private_layers=["unused"])
+    assert "scale" in packed.summary().shared
+
+
+def test_models_from_transformers():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=30, n_embd=32, n_layer=1, n_head=2, n_positions=8)
+    models = {name: transformers.GPT2LMHeadModel(config).eval() for name in "ab"}
+    ids = {"input_ids": torch.randint(0, 30, (2, 4))}
+    packed = sp.pack(models, calibration=dict.fromkeys("ab", ids))
+    assert "transformer.wte.weight" in packed.summary().private
+    assert "transformer.h.0.attn.c_attn.weight" in packed.summary().superposed
+    with torch.no_grad():
+        for name, net in models.items():
+            wanted = net(**ids).logits
+            assert (packed(**ids, task=name).logits - wanted).norm() < 0.05 * wanted.norm()
