@@ -458,7 +458,7 @@ def test_learned_contexts_are_private_and_trained(family):
         ("rotation", lambda m, n: m * (n + m), lambda m, n: m * m),
         ("binary", lambda m, n: m * (n + 1), lambda m, n: m),
         ("complex", lambda m, n: 2 * m * (n + 0.5), lambda m, n: m),
-        ("onepower", lambda m, n: 2 * m * n + 1, lambda m, n: 1),
+        ("onepower", lambda m, n: 2 * m * (n + 0.5), lambda m, n: 1),
     ],
 )
 def test_cost_is_table_1_of_the_paper(family, parameters, one_more):

@@ -36,12 +36,16 @@ NUMBERS: dict[type[Family], Callable[[Any, int], int]] = {
 }
 
 
-def context_numbers(family: Family, dim: int) -> int:
+def context_numbers(family: Family, dim: int, first: bool = False) -> int:
     """How many numbers the context of one task takes if it is stored, as the paper stores it.
+
+    The first task of onepower brings the context whose powers all others are.
 
     >>> [context_numbers(family, 256) for family in (Binary(), OnePower(), Rotation())]
     [256, 1, 65536]
     """
+    if first and isinstance(family, OnePower):
+        return dim
     if type(family) in NUMBERS:
         return NUMBERS[type(family)](family, dim)
     total = 0
@@ -65,6 +69,7 @@ class Cost:
 
     tasks: int
     shared: int
+    first_context: int
     context_per_task: int
     private_per_task: int
     plain: int
@@ -75,7 +80,7 @@ class Cost:
     @property
     def paper_parameters(self) -> int:
         """Table 1, "# parameters": the weights and the first model's context."""
-        return self.shared + self.context_per_task
+        return self.shared + self.first_context
 
     @property
     def paper_per_task(self) -> int:
@@ -129,6 +134,7 @@ def cost(model: nn.Module, layers: Iterable[Layer], tasks: int, plain: Size) -> 
     return Cost(
         tasks=tasks,
         shared=whole.numbers - private.numbers,
+        first_context=sum(c.groups * context_numbers(c.family, c.dim, first=True) for c in bound),
         context_per_task=sum(c.groups * context_numbers(c.family, c.dim) for c in bound),
         private_per_task=private.numbers // tasks,
         plain=plain.numbers,
