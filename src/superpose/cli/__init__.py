@@ -8,15 +8,20 @@ import tyro
 from tyro.conf import subcommand
 
 from superpose.cli.data import Data
+from superpose.cli.demo import Demo
 from superpose.cli.run import Run
 from superpose.errors import SuperposeError
 
-Command = Annotated[Run, subcommand("run")] | Annotated[Data, subcommand("data")]
+Command = (
+    Annotated[Demo, subcommand("demo")]
+    | Annotated[Run, subcommand("run")]
+    | Annotated[Data, subcommand("data")]
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 it could not be done, 2 the call's words are off."""
-    command: Run | Data = tyro.cli(
+    command: Demo | Run | Data = tyro.cli(
         Command,
         prog="superpose",
         args=arguments,

@@ -54,7 +54,7 @@ class Quiet:
 class Lines(Quiet):
     """A line for each evaluation, at most one in `interval` seconds for each run, and the last."""
 
-    def __init__(self, interval: float = 2.0) -> None:
+    def __init__(self, interval: float = 5.0) -> None:
         self._interval = interval
         self._shown: dict[str, float] = {}
 

@@ -150,7 +150,7 @@ class EWC(Quadratic):
     with y drawn from the model's own p(y|x).
     """
 
-    def __init__(self, strength: float = 30.0, samples: int = 1024) -> None:
+    def __init__(self, strength: float = 1.0, samples: int = 1024) -> None:
         super().__init__(strength)
         self.samples = samples
 
@@ -171,7 +171,7 @@ class OnlineEWC(EWC):
     F̃ ← decay · F̃ + F_k, and the centre is where the last task ended.
     """
 
-    def __init__(self, strength: float = 30.0, samples: int = 1024, decay: float = 1.0) -> None:
+    def __init__(self, strength: float = 10.0, samples: int = 1024, decay: float = 1.0) -> None:
         super().__init__(strength, samples)
         self.decay = decay
 
@@ -192,7 +192,7 @@ class SI(Quadratic):
     raised the loss is not held, nor pushed away.
     """
 
-    def __init__(self, strength: float = 1.0, damping: float = 0.1) -> None:
+    def __init__(self, strength: float = 3.0, damping: float = 0.1) -> None:
         super().__init__(2 * strength)  # c Ω is strength/2 · precision
         self.damping = damping
 

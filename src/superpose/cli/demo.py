@@ -1,0 +1,116 @@
+"""`superpose demo`: the main job in a minute or two."""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import FlagCreatePairsOff, arg, configure
+
+from superpose.experiments.settings import Settings
+
+NEXT = """What to try next
+  superpose run permuting-mnist --method binary --tasks 50    the paper's fifty tasks
+  superpose run rotating-mnist --method fast                  a new context at every step
+  superpose run permuting-mnist --method binary+ewc           keys and a penalty
+  superpose run --help                                        all methods and settings"""
+
+
+@configure(FlagCreatePairsOff)
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """Learn ten tasks in one network, with and without superposition, and draw what is kept.
+
+    Example: superpose demo
+    """
+
+    dataset: Annotated[Literal["mnist", "digits"] | None, arg(metavar="NAME")] = None
+    """mnist or digits; without it MNIST if it can be had."""
+    tasks: int = 10
+    """How many tasks."""
+    steps: int = 1000
+    """Steps for each task."""
+    units: int = 256
+    """Units of each of the two hidden layers."""
+    seed: int = 0
+    """Seed of the data, the weights and the contexts."""
+    jobs: int = 2
+    """How many methods to run side by side."""
+    out: Annotated[Path | None, arg(metavar="DIR")] = None
+    """Where to write runs and figure; without it a new folder in runs/."""
+    resume: bool = False
+    """Go on with the demo in --out."""
+    data_dir: Annotated[Path | None, arg(metavar="DIR")] = None
+    """Where the data sets are; without it SUPERPOSE_DATA, and without that the user's cache."""
+    quiet: bool = False
+    """Show nothing but the result."""
+    json: bool = False
+    """Print the result as JSON and nothing else."""
+
+    def run(self) -> None:
+        """Run, print the table and draw the figure."""
+        from superpose.experiments import demo
+        from superpose.learning import Interrupted
+        from superpose.learning.display import for_terminal
+
+        say = (lambda text: None) if self.quiet or self.json else print
+        dataset, which = (
+            (self.dataset, f"these are {self.dataset}")
+            if self.dataset
+            else (demo.choose_dataset(self.data_dir))
+        )
+        say(
+            f"{self.tasks} tasks, one after the other, in one network: each shuffles the pixels of "
+            f"its images in its own way;\n{which}. standard is the plain network, binary and "
+            "hadamard give each task its context."
+        )
+        out = self.out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
+        settings = Settings(
+            experiment="permuting-mnist",
+            dataset=dataset,
+            tasks=self.tasks,
+            steps=self.steps,
+            units=self.units,
+            evaluate_every=max(self.steps // 4, 1),
+            matrix="ends",
+            seed=self.seed,
+            data_dir=self.data_dir,
+        )
+        display = for_terminal(demo.METHODS, quiet=self.quiet or self.json)
+        try:
+            results = demo.run(settings, out, self.jobs, display, self.resume)
+        except Interrupted as stopped:
+            print(
+                f"\n{stopped}; go on with\n  superpose demo --out {out} --resume", file=sys.stderr
+            )
+            raise
+        if self.json:
+            print(json.dumps({"dataset": dataset, "out": str(out), "results": results}))
+        else:
+            _report(results, out, quiet=self.quiet)
+
+
+def _report(results: dict[str, dict[str, Any]], out: Path, quiet: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("method", "first task", "last task", "all tasks", "numbers stored", "seconds")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name in reversed(results):
+        result = results[name]
+        accuracies = (result[each] for each in ("first_task", "last_task", "mean_all"))
+        table.add_row(
+            name,
+            *(f"{100 * value:.1f} %" for value in accuracies),
+            f"{result['numbers']['stored']:,}",
+            f"{result['timings']['seconds']:.0f}",
+        )
+    console = Console(highlight=False)
+    console.print("\nAccuracy after all tasks were learned")
+    console.print(table)
+    console.print(f"figure: {out / 'demo.png'}", soft_wrap=True)
+    if not quiet:
+        console.print(f"\n{NEXT}", soft_wrap=True, markup=False)
