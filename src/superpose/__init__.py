@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from superpose import contexts, models, nn
+from superpose.analysis import crosstalk, plan
 from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, superpose, unsuperpose
@@ -17,12 +18,14 @@ __all__ = [
     "SuperposeError",
     "Superposed",
     "contexts",
+    "crosstalk",
     "data",
     "learning",
     "load",
     "models",
     "nn",
     "pack",
+    "plan",
     "save",
     "superpose",
     "unpack",

@@ -12,7 +12,7 @@ W = B (A + ridge)⁻¹.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ class Moments:
 
     gram: Any = 0.0  # Σ x xᵀ (groups, inputs, inputs)
     cross: Any = 0.0  # Σ y xᵀ (groups, outputs, inputs)
-    energy: Any = 0.0  # Σ ‖y‖²
+    energy: Any = 0.0  # Σ ‖y‖² (groups,)
     x: Any = 0.0  # Σ x (groups, inputs)
     y: Any = 0.0  # Σ y (groups, outputs)
     rows: int = 0
@@ -43,7 +43,7 @@ class Moments:
     def of(cls, x: Tensor, y: Tensor) -> Moments:
         """Of inputs (groups, rows, inputs) and outputs (groups, rows, outputs)."""
         x, y = x.double(), y.double()
-        return cls(x.mT @ x, y.mT @ x, y.square().sum(), x.sum(1), y.sum(1), x.shape[1])
+        return cls(x.mT @ x, y.mT @ x, y.square().sum((1, 2)), x.sum(1), y.sum(1), x.shape[1])
 
     def __add__(self, other: Moments) -> Moments:
         own, others = vars(self).values(), vars(other).values()
@@ -53,7 +53,8 @@ class Moments:
         """About the means, which a bias takes care of."""
         gram = self.gram - self.x.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
         cross = self.cross - self.y.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
-        return Moments(gram, cross, self.energy, self.x, self.y, self.rows)
+        energy = self.energy - self.y.square().sum(-1) / self.rows
+        return Moments(gram, cross, energy, self.x, self.y, self.rows)
 
     def weighed(self, weight: Any) -> Moments:
         """As if the data were √weight times as large."""
@@ -105,7 +106,7 @@ class Problem:
     def add(self, task: int, kept: Moments, held: Moments) -> None:
         """One task's data; every task weighs the same, whatever the size of its outputs."""
         both = kept + held
-        weight = 1 / both.energy.clamp_min(torch.finfo(torch.float64).tiny)
+        weight = 1 / both.energy.sum().clamp_min(torch.finfo(torch.float64).tiny)
         self.means[task] = both.x / both.rows, both.y / both.rows
         for side, more in (("kept", kept), ("held", held)):
             if more.rows:
@@ -136,10 +137,14 @@ def solve(
         for weight, calls in track(ordered):
             problems: list[Problem] = []
             for name, number in names.items():
-                _add_task(
-                    problems, packed, weight, calls, number, sources.open(name),
-                    Rows.of(name, calibration[name]), read_out(packed, done, number), batch_size,
-                )  # fmt: skip
+                rows, read = Rows.of(name, calibration[name]), read_out(packed, done, number)
+                seen = observe(
+                    packed, weight, calls, number, sources.open(name), rows, read, batch_size
+                )
+                centre = bias_name(weight) is not None
+                problems = problems or [Problem(part.outputs, centre) for part in seen]
+                for problem, part in zip(problems, seen, strict=True):
+                    problem.add(number, part.kept, part.held)
             _store(weight, problems)
             done.append(weight)
 
@@ -175,8 +180,16 @@ def bias_name(weight: Weight) -> str | None:
     return name if name in weight.layer.private else None
 
 
-def _add_task(
-    problems: list[Problem],
+@dataclass(frozen=True)
+class Seen:
+    """What one task's inputs tell of one part of a weight: some rows to fit, some held out."""
+
+    outputs: slice
+    kept: Moments
+    held: Moments
+
+
+def observe(
     packed: Superposed,
     weight: Weight,
     calls: int,
@@ -185,34 +198,30 @@ def _add_task(
     rows: Rows,
     read: dict[str, Tensor],
     batch_size: int,
-) -> None:
-    """Run one model's inputs through it as it was and as it is now, and add what was seen."""
-    own = weight.matrix(net.get_parameter(weight.plain))
+) -> list[Seen]:
+    """Run a model's inputs through it as it was, and as it is with the weights read out so far."""
+    own = weight.matrix(net.get_parameter(weight.plain).detach())
     base = base_of(packed, weight)
-    common = None if base is None else weight.matrix(base)
+    common = None if base is None else weight.matrix(base.detach())
     bias = bias_name(weight)
     offset = None
     if bias is not None:
         offset = net.get_parameter(joined(plain_name(weight.layer.layer), bias)).detach()
         offset = offset.view(own.shape[0], 1, -1)
+    seen: list[Seen] = []
     index = torch.arange(len(rows))
     held_out = index % HELD_OUT == HELD_OUT - 1
-    sums: dict[bool, list[Moments]] = {}
     for held in (False, True):
         for seed, batch in enumerate(rows[index[held_out == held]].split(batch_size)):
             alone = reaching(net, weight, calls, batch, {}, seed)
             now = reaching(net, weight, calls, batch, read, seed) if read else alone
-            seen = [
-                _moments(weight, task, part, x.x, own, common, offset)
-                for part, x in zip(alone, now, strict=True)
-            ]
-            before = sums.get(held, [Moments() for _ in seen])
-            sums[held] = [a + b for a, b in zip(before, seen, strict=True)]
-            if not problems:
-                problems += [Problem(part.outputs, bias is not None) for part in alone]
-    for place, problem in enumerate(problems):
-        held_sums = sums.get(True)
-        problem.add(task, sums[False][place], held_sums[place] if held_sums else Moments())
+            seen = seen or [Seen(part.outputs, Moments(), Moments()) for part in alone]
+            for place, (part, x) in enumerate(zip(alone, now, strict=True)):
+                more = _moments(weight, task, part, x.x, own, common, offset)
+                side = "held" if held else "kept"
+                summed = getattr(seen[place], side) + more
+                seen[place] = replace(seen[place], **{side: summed})
+    return seen
 
 
 def _moments(

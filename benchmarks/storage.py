@@ -1,0 +1,191 @@
+"""What packing does to real networks, each trained by itself: accuracy alone and out of one model.
+
+    OMP_NUM_THREADS=1 python benchmarks/storage.py mnist    # results/storage/mnist.json
+    OMP_NUM_THREADS=1 python benchmarks/storage.py cifar    # results/storage/cifar.json
+    OMP_NUM_THREADS=1 python benchmarks/storage.py text     # results/storage/text.json
+    OMP_NUM_THREADS=1 python benchmarks/storage.py theory   # results/storage/theory.json
+
+Networks are trained once and kept in --nets; a row of the result is written when it is done, and
+rows that are there are not done again, so a script that was killed goes on where it was.
+"""
+
+import json
+import resource
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+import trained
+import tyro
+from tyro.conf import Positional
+
+import superpose as sp
+
+# (units, models, family, method, steps of distillation)
+MNIST = [
+    *((256, 2, "binary", method, 0) for method in ("sum", "delta", "solve")),
+    (256, 2, "binary", "solve", 300),
+    (256, 2, "hadamard", "solve", 0),
+    (256, 2, "hadamard", "solve", 300),
+    *((512, 5, "binary", method, 0) for method in ("sum", "delta", "solve")),
+    (512, 5, "binary", "solve", 300),
+    (512, 5, "hadamard", "solve", 0),
+    (512, 5, "hadamard", "solve", 300),
+    (1024, 5, "binary", "sum", 0),
+    (1024, 5, "binary", "solve", 0),
+    (1024, 5, "hadamard", "solve", 300),
+    *((2048, models, "binary", "solve", 0) for models in (5, 10, 20)),
+    (2048, 20, "binary", "sum", 0),
+    (2048, 20, "hadamard", "solve", 200),
+]
+CIFAR = [("sum", 0), ("delta", 0), ("solve", 0), ("solve", 300)]
+TEXT = [("sum", 0, False), ("delta", 0, True), ("solve", 0, False), ("solve", 0, True)]
+THEORY = [
+    *((256, 2, family, method) for family in ("binary", "hadamard") for method in ("sum", "solve")),
+    *((512, 5, family, method) for family in ("binary", "hadamard") for method in ("sum", "solve")),
+    (1024, 5, "binary", "solve"),
+]
+
+
+@dataclass
+class Benchmark:
+    what: Positional[Literal["mnist", "cifar", "text", "theory"]]
+    nets: Path = Path("runs/nets")
+    """Where trained networks are kept."""
+    out: Path = Path("results/storage")
+    """Where the results go."""
+    rows: int = 0
+    """Stop after so many new rows; 0 does all of them."""
+
+    def run(self) -> None:
+        torch.set_num_threads(1)
+        {"mnist": self.mnist, "cifar": self.cifar, "text": self.text, "theory": self.theory}[
+            self.what
+        ]()
+
+    def done(self) -> list[dict[str, object]]:
+        path = self.out / f"{self.what}.json"
+        return json.loads(path.read_text())["rows"] if path.exists() else []
+
+    def record(self, key: dict[str, object], measure: object) -> None:
+        """Add the row of a key, unless it is there already."""
+        rows = self.done()
+        if any(key.items() <= row.items() for row in rows):
+            return
+        begin = time.process_time()
+        row = {**key, **measure(), "seconds": round(time.process_time() - begin, 1)}  # type: ignore[operator]
+        print(json.dumps(row), flush=True)
+        result = {
+            "command": f"python benchmarks/storage.py {self.what}",
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "rows": [*rows, row],
+        }
+        self.out.mkdir(parents=True, exist_ok=True)
+        part = self.out / f".{self.what}.json"
+        part.write_text(json.dumps(result, indent=1) + "\n")
+        part.replace(self.out / f"{self.what}.json")
+
+    def mnist(self) -> None:
+        stream = trained.permuting(20)
+        for units, models, family, method, steps in MNIST:
+            key = {"units": units, "models": models, "family": family, "method": method}
+            measure = partial(self._mnist, stream, units, models, family, method, steps)
+            self.record(key | {"finetune": steps, "calibration": 6000}, measure)
+
+    def _mnist(self, stream, units, models, family, method, steps):  # type: ignore[no-untyped-def]
+        tasks = range(models)
+        nets = {
+            str(k): partial(trained.permuted_mnist_net, stream, units, k, self.nets) for k in tasks
+        }
+        alone = [trained.accuracy(nets[str(k)](), stream, k) for k in tasks]
+        inputs = {str(k): partial(trained.calibration, stream, k) for k in tasks}
+        packed = sp.pack(nets, family, method=method, calibration=inputs, finetune=steps)
+        found = [trained.accuracy(packed, stream, k, task=str(k)) for k in tasks]
+        return summary(alone, found) | sizes(packed)
+
+    def cifar(self) -> None:
+        for method, steps in CIFAR:
+            key = {"net": "small cnn", "models": 5, "family": "hadamard", "method": method}
+            self.record(key | {"finetune": steps}, partial(self._cifar, method, steps))
+
+    def _cifar(self, method, steps):  # type: ignore[no-untyped-def]
+        stream = trained.incremental()
+        nets = {str(k): partial(trained.cifar_net, stream, k, self.nets) for k in range(5)}
+        alone = [trained.accuracy(nets[str(k)](), stream, k) for k in range(5)]
+        inputs = {str(k): partial(trained.cifar_calibration, stream, k) for k in range(5)}
+        packed = sp.pack(nets, "hadamard", method=method, calibration=inputs, finetune=steps)
+        found = [trained.accuracy(packed, stream, k, task=str(k)) for k in range(5)]
+        return summary(alone, found) | sizes(packed)
+
+    def text(self) -> None:
+        for method, steps, base in TEXT:
+            key = {"net": "BERT, 2 layers of 128", "models": 4, "family": "hadamard"}
+            key |= {"method": method, "base": base, "finetune": steps}
+            self.record(key, partial(self._text, method, steps, base))
+
+    def _text(self, method, steps, base):  # type: ignore[no-untyped-def]
+        corpus = trained.Reviews()
+        start = trained.text_base(corpus, self.nets)
+        nets = {name: trained.text_net(corpus, name, self.nets) for name in corpus.tasks}
+        alone = [corpus.accuracy(nets[name], name) for name in corpus.tasks]
+        inputs = {name: corpus.calibration(name) for name in corpus.tasks}
+        given = {"base": start} if base else {}
+        packed = sp.pack(
+            nets, "hadamard", method=method, calibration=inputs, finetune=steps, **given
+        )
+        found = [corpus.accuracy(packed, name, task=name) for name in corpus.tasks]
+        return summary(alone, found) | sizes(packed)
+
+    def theory(self) -> None:
+        stream = trained.permuting(20)
+        for units, models, family, method in THEORY:
+            key = {"units": units, "models": models, "family": family, "method": method}
+            self.record(key, partial(self._theory, stream, units, models, family, method))
+
+    def _theory(self, stream, units, models, family, method):  # type: ignore[no-untyped-def]
+        tasks = range(models)
+        nets = {
+            str(k): partial(trained.permuted_mnist_net, stream, units, k, self.nets) for k in tasks
+        }
+        inputs = {str(k): partial(trained.calibration, stream, k) for k in tasks}
+        packed = sp.pack(nets, family, method=method, calibration=inputs)
+        found = sp.crosstalk(packed, nets, inputs)
+        planned = sp.plan(
+            nets["0"](), models, family, method=method, inputs=inputs["0"](), noise=0.05
+        )
+        return {
+            "layers": [
+                vars(one) | {"planned": ahead.noise, "rank": ahead.rank, "width": ahead.width}
+                for one, ahead in zip(found.layers, planned.layers, strict=True)
+            ],
+            "output_noise": sum(found.outputs.values()) / models,
+            "agreement": sum(found.agreement.values()) / models,
+        }
+
+
+def summary(alone: list[float], packed: list[float]) -> dict[str, object]:
+    count = len(alone)
+    return {
+        "alone": round(sum(alone) / count, 2),
+        "packed": round(sum(packed) / count, 2),
+        "alone_each": [round(a, 2) for a in alone],
+        "packed_each": [round(a, 2) for a in packed],
+    }
+
+
+def sizes(packed: sp.Packed) -> dict[str, int]:
+    cost = packed.cost()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "stored_bytes": cost.stored_bytes,
+        "separate_bytes": cost.separate_bytes,
+        "peak_bytes_of_the_process": peak,
+    }
+
+
+if __name__ == "__main__":
+    tyro.cli(Benchmark, description=__doc__).run()
