@@ -89,10 +89,11 @@ class Demo:
         if self.json:
             print(json.dumps({"dataset": dataset, "out": str(out), "results": results}))
         else:
-            _report(results, out, quiet=self.quiet)
+            report(results, out, quiet=self.quiet)
 
 
-def _report(results: dict[str, dict[str, Any]], out: Path, quiet: bool) -> None:
+def report(results: dict[str, dict[str, Any]], out: Path, quiet: bool) -> None:
+    """Print the table, and what to try next."""
     from rich.console import Console
     from rich.table import Table
 

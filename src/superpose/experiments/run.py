@@ -87,13 +87,15 @@ def side_by_side(jobs: list[Job], at_once: int, display: Display) -> list[dict[s
         with ProcessPoolExecutor(at_once, context, _Worker.start, (progress, stop)) as pool:
             futures = [pool.submit(_Worker.run, job, os.getpid()) for job in jobs]
             running = set(futures)
-            while running:
-                done, running = wait(running, timeout=0.1)
-                _show(progress, display)
-                if stopping.requested or any(_error(each) for each in done):
-                    stop.set()
-                    pool.shutdown(wait=True, cancel_futures=True)
-                    break
+            try:
+                while running and not stopping.requested:
+                    done, running = wait(running, timeout=0.1)
+                    _show(progress, display)
+                    if any(_error(each) for each in done):
+                        break
+            finally:  # a second Ctrl-C comes this way too
+                stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
         _show(progress, display)
     errors = [error for each in futures if (error := _error(each)) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):
@@ -128,11 +130,14 @@ class _Worker(Quiet):
     def start(cls, progress: Any, asked: Any) -> None:
         """Keep what this process was given; Ctrl-C is for the parent to answer."""
         cls.progress, cls.asked = progress, asked
+        progress.cancel_join_thread()  # what nobody reads any more must not keep this process alive
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     @classmethod
     def run(cls, job: Job, parent: int) -> dict[str, Any]:
         """Run a job until it ends, or the parent wants or meets its own end."""
+        if cls.asked.is_set():  # the pool had taken the job before it could be cancelled
+            raise Interrupted(f"stopped before {job.label} began")
         outcome = run(job, cls(), lambda: cls.asked.is_set() or os.getppid() != parent)
         return {**outcome.result, "timings": outcome.timings}
 

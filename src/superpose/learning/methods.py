@@ -42,15 +42,13 @@ class Method:
     """What `method` makes of a name.
 
     `select` says which number of a batch the network is told: that of its task (heads, separate
-    networks), of its context (superposition), or none. `steps_are_contexts` asks for a stream that
-    changes its context at every step.
+    networks), of its context (superposition), or none.
     """
 
     name: str
     make: Callable[[nn.Module, int, int], nn.Module]  # (network, tasks or contexts, seed)
     select: Literal["task", "context", "none"] = "none"
     penalty: Penalty = field(default_factory=Penalty)
-    steps_are_contexts: bool = False
 
 
 def method(
@@ -105,7 +103,7 @@ def method(
     def superposed(net: nn.Module, count: int, seed: int) -> nn.Module:
         return superpose(net, FAST.get(network, network), count, seed=seed, **options)
 
-    return Method(name, superposed, "context", penalty, steps_are_contexts=network in FAST)
+    return Method(name, superposed, "context", penalty)
 
 
 def as_method(wanted: str | Method, model: nn.Module) -> Method:
