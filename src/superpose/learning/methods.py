@@ -56,7 +56,6 @@ def method(
     *,
     strength: float | None = None,
     head: str | None = None,
-    penalty_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> Method:
     """The method of a name: a network, a penalty, or `network+penalty`.
@@ -65,7 +64,8 @@ def method(
     one unless `head` names another), `separate` (a network for each task), a family's name, `fast`
     and `fast-localmix` (complex contexts, for a stream with a new context at every step).
     Penalties: `ewc`, `ewc-online`, `si`; `strength` is theirs. What else is given goes to
-    `superpose`, such as `private="none"`.
+    `superpose`, such as `private="none"`. Other options of a penalty, or one of your own:
+    `dataclasses.replace(method("binary"), penalty=EWC(samples=4096))`.
 
     >>> method("binary+ewc", strength=3).penalty.strength
     3
@@ -82,7 +82,7 @@ def method(
         raise SuperposeError(f"{name}: separate networks share nothing that {held} could hold")
     if strength is not None and not held:
         raise SuperposeError(f"{name} has no penalty, so it takes no strength: add +ewc or +si")
-    given = dict(penalty_options or {}) | ({} if strength is None else {"strength": strength})
+    given = {} if strength is None else {"strength": strength}
     penalty = PENALTIES[held](**given) if held else Penalty()
     if network in ("standard", "separate"):
 
