@@ -49,10 +49,17 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
         "contexts": context_digest(model),
     }
     header["checksum"] = _checksum(header, tensors)
+    write(path, tensors, {HEADER: json.dumps(header)})
+
+
+def write(
+    path: str | os.PathLike[str], tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write tensors to a safetensors file, whole or not at all."""
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        save_file(tensors, beside, {HEADER: json.dumps(header)})
+        save_file(tensors, beside, metadata)
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         beside.replace(target)

@@ -2,26 +2,38 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from tyro.conf import subcommand
 
 from superpose.cli.data import Data
 from superpose.cli.demo import Demo
+from superpose.cli.inspect import Inspect
+from superpose.cli.pack import Pack
+from superpose.cli.plan import Plan
+from superpose.cli.report import Report
+from superpose.cli.reproduce import Reproduce
 from superpose.cli.run import Run
+from superpose.cli.unpack import Unpack
 from superpose.errors import SuperposeError
 
 Command = (
     Annotated[Demo, subcommand("demo")]
     | Annotated[Run, subcommand("run")]
+    | Annotated[Reproduce, subcommand("reproduce")]
+    | Annotated[Report, subcommand("report")]
     | Annotated[Data, subcommand("data")]
+    | Annotated[Pack, subcommand("pack")]
+    | Annotated[Unpack, subcommand("unpack")]
+    | Annotated[Inspect, subcommand("inspect")]
+    | Annotated[Plan, subcommand("plan")]
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 it could not be done, 2 the call's words are off."""
-    command: Demo | Run | Data = tyro.cli(
+    command: Any = tyro.cli(
         Command,
         prog="superpose",
         args=arguments,

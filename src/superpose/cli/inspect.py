@@ -1,0 +1,50 @@
+"""`superpose inspect`: what a file holds; the architecture is not needed."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
+
+
+@configure(FlagCreatePairsOff)
+@dataclass(frozen=True, kw_only=True)
+class Inspect:
+    """Tell the models of a file, how they are stored, and what takes the room.
+
+    Example: superpose inspect many.safetensors
+    """
+
+    file: Annotated[Positional[Path], arg(metavar="FILE")]
+    """A file of `superpose pack` or `superpose.save`."""
+    json: bool = False
+    """Print JSON and nothing else."""
+
+    def run(self) -> None:
+        """Read it all, which checks it, and print."""
+        from superpose.checkpoint import read
+
+        header, tensors = read(self.file)
+        private = {name for name in tensors if ".private." in f".{name}"}
+        facts = {
+            "file": str(self.file),
+            "tasks": [name for name, _ in header["tasks"]],
+            "method": header.get("method") or "trained",
+            "family": header["family"],
+            "seed": header["seed"],
+            "conversion": header["conversion"],
+            "shared_bytes": sum(t.nbytes for n, t in tensors.items() if n not in private),
+            "private_bytes": sum(tensors[n].nbytes for n in private),
+            "tensors": {n: list(t.shape) for n, t in tensors.items() if n not in private},
+        }
+        if self.json:
+            print(json.dumps(facts))
+            return
+        tasks = facts["tasks"]
+        print(f"{self.file}: {len(tasks)} models: {', '.join(map(str, tasks))}")
+        print(f"{facts['method']}, {facts['family']['name']} contexts, seed {facts['seed']}")
+        each = facts["private_bytes"] // len(tasks)
+        print(f"{facts['shared_bytes']:,} bytes shared, {each:,} bytes private to each model")
+        for name, shape in facts["tensors"].items():
+            print(f"  {name} {tuple(shape)}")

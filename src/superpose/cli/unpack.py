@@ -1,0 +1,42 @@
+"""`superpose unpack`: one model out of a packed file, as plain weights."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
+
+from superpose.cli.network import Network
+
+
+@configure(FlagCreatePairsOff)
+@dataclass(frozen=True, kw_only=True)
+class Unpack(Network):
+    """Write one stored model as a plain state dict.
+
+    Example: superpose unpack many.safetensors b --net mypackage.nets:make --out b.safetensors
+    """
+
+    file: Annotated[Positional[Path], arg(metavar="FILE")]
+    """The packed file."""
+    task: Annotated[Positional[str], arg(metavar="TASK")]
+    """Which model: its name, or its number."""
+    out: Annotated[Path, arg(metavar="FILE")]
+    """The file to write."""
+    json: bool = False
+    """Print the result as JSON and nothing else."""
+
+    def run(self) -> None:
+        """Read the model out, and write it."""
+        import superpose as sp
+        from superpose.checkpoint import write
+
+        packed = sp.load(self.file, self.make())
+        known = {str(name): name for name in packed.tasks}
+        net = sp.unpack(packed, known.get(self.task, self.task))
+        write(self.out, {n: t.contiguous().clone() for n, t in net.state_dict().items()})
+        if self.json:
+            print(json.dumps({"out": str(self.out), "task": self.task}))
+        else:
+            print(f"{self.out} holds {self.task}")
