@@ -44,7 +44,8 @@ class Benchmark:
         data = load(self.dataset)
         ratios = {name: self._loop(name, Permuting(data, tasks=10)) for name in self.methods}
         result = {
-            "command": f"python benchmarks/loop.py --turns {self.turns}",
+            "command": f"python benchmarks/loop.py --turns {self.turns} "
+            f"--methods {' '.join(self.methods)}",
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "machine": platform.machine(),
