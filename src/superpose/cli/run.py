@@ -1,6 +1,7 @@
 """`superpose run`: one experiment, for one seed or for several."""
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -56,6 +57,8 @@ class Run(Settings):
         except Interrupted as stopped:
             print(f"\n{stopped}; go on with\n  {named.command(resume=True)}", file=sys.stderr)
             raise
+        if os.environ.get("RANK", "0") != "0":
+            return  # of the processes that torchrun started, the first one speaks
         if self.json:
             print(json.dumps(result))
         else:

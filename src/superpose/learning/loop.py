@@ -21,6 +21,7 @@ from superpose.learning.methods import Method, as_method, numbers_stored, shared
 from superpose.learning.metrics import Record, summarise
 from superpose.learning.optimisers import SCHEDULES, Optimiser, make_optimiser, named
 from superpose.learning.penalties import Penalty
+from superpose.learning.replicas import replicas
 from superpose.learning.state import Training
 from superpose.learning.streams import Segment, Stream, segments
 from superpose.learning.tensorboard import TensorBoard
@@ -90,7 +91,8 @@ def train(
     count = stream.contexts if chosen.select == "context" else stream.tasks
     model = chosen.make(model, count, seed)
     predict = predictor(model, chosen)
-    updates = make_optimiser(optimiser, [p for p in model.parameters() if p.requires_grad], lr)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    updates = make_optimiser(optimiser, trained, lr)
     rates = [group["lr"] for group in updates.param_groups]
     penalty = chosen.penalty
     penalty.begin(shared_parameters(model))
@@ -114,13 +116,17 @@ def train(
         # The loop's random numbers (dropout, say) are its own, and leave the caller's alone.
         stack.enter_context(torch.random.fork_rng())
         torch.manual_seed(seed)
+        together = stack.enter_context(replicas())
+        if not together.leads:
+            out, display, tensorboard = None, displays.Quiet(), False
         run = None if out is None else stack.enter_context(RunDirectory(out, config, resume))
-        records = [] if run is None else run.records
+        records = together.agree([] if run is None else run.records)
+        state, finished = together.agree((None, None) if run is None else (run.state, run.result))
         clock = Clock({} if run is None else run.timings)
-        if run is not None and run.state is not None:
-            training.load(run.state)
-            if run.result is not None:
-                return Outcome(model, run.result, run.timings)
+        if state is not None:
+            training.load(state)
+            if finished is not None:
+                return Outcome(model, finished, {} if run is None else run.timings)
         logs = [] if run is None else [run.append]
         if tensorboard:
             folder = Path("runs" if out is None else out) / "tensorboard"
@@ -140,9 +146,11 @@ def train(
                         group["lr"] = rate * share
 
                 x, y, task, context = stream.batch(step)
+                x, y = together.share(x, y)
                 loss = F.cross_entropy(predict(x, task, context), y)
                 updates.zero_grad()
                 loss.backward()
+                together.average(trained)
                 penalty.after_backward()
                 updates.step()
                 penalty.after_step()
@@ -165,7 +173,7 @@ def train(
                     now = progress(label or chosen.name, part, stream, done, loss, records)
                     left = clock.left(done - started_at, len(stream) - done)
                     shown.show(replace(now, seconds_left=left))
-                stops = stopping.requested and done < len(stream)
+                stops = together.any(stopping.requested, done) and done < len(stream)
                 if run is not None and (stops or clock.due("save", save_every)):
                     run.save(training.save(), clock.timings())
                 if stops:

@@ -1,0 +1,91 @@
+"""Data-parallel learning: one loop in several processes, each with its share of every batch.
+
+Every process makes the same model, stream and contexts from the same seed, so nothing is exchanged
+but gradients.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from superpose.errors import SuperposeError
+from superpose.learning.penalties import real
+
+ASK_EVERY = 100  # steps
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """This process among those that learn together; alone by default."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes and shows."""
+        return self.rank == 0
+
+    def share(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """This process's rows of a batch."""
+        if self.count == 1:
+            return x, y
+        if len(y) % self.count:
+            raise SuperposeError(
+                f"{self.count} processes cannot share a batch of {len(y)} rows equally: choose "
+                "another batch size"
+            )
+        return x[self.rank :: self.count], y[self.rank :: self.count]
+
+    def average(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Make every process's gradients their mean."""
+        if self.count == 1:
+            return
+        gradients = [real(p.grad) for p in parameters if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat)
+        flat /= self.count
+        for gradient, mean in zip(
+            gradients, flat.split([g.numel() for g in gradients]), strict=True
+        ):
+            gradient.copy_(mean.view_as(gradient))
+
+    def any(self, flag: bool, step: int) -> bool:
+        """Whether a process wants something; several ask each other now and then only."""
+        if self.count == 1:
+            return flag
+        if step % ASK_EVERY:
+            return False
+        wanted = torch.tensor(flag, dtype=torch.int32)
+        dist.all_reduce(wanted, dist.ReduceOp.MAX)
+        return bool(wanted)
+
+    def agree(self, value: Any) -> Any:
+        """What the leading process has."""
+        if self.count == 1:
+            return value
+        shared = [value]
+        dist.broadcast_object_list(shared)
+        return shared[0]
+
+
+@contextmanager
+def replicas() -> Iterator[Replicas]:
+    """The processes that `torchrun` started, or this one alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Replicas()
+        return
+    joined = not dist.is_initialized()
+    if joined:
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield Replicas(dist.get_rank(), dist.get_world_size())
+    finally:
+        if joined:
+            dist.destroy_process_group()
