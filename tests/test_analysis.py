@@ -154,7 +154,7 @@ def test_a_plan_for_the_sum_is_proposition_2(family):
     planned = sp.plan(net, 5, family, method="sum", inputs=x)
     assert planned.layers[0].noise == pytest.approx(4, rel=0.1)  # isotropic: K − 1
     assert planned.layers[0].width == math.ceil(256 * planned.layers[0].noise / 0.05)
-    assert planned.noise == pytest.approx(0.8, rel=0.05)
+    assert planned.noise == planned.layers[0].noise
 
 
 def test_a_plan_for_convolutions_and_attention():

@@ -344,11 +344,8 @@ class Plan:
 
     @property
     def noise(self) -> float:
-        """The noise of the output, if the layers' noises are independent."""
-        clean = 1.0
-        for layer in self.layers:
-            clean *= 1 - layer.noise if self.method == "solve" else 1 / (1 + layer.noise)
-        return 1 - clean
+        """That of the noisiest layer."""
+        return self.bottleneck.noise
 
     @property
     def bottleneck(self) -> LayerPlan:
@@ -365,7 +362,7 @@ class Plan:
     def __str__(self) -> str:
         lines = [
             f"{self.tasks} models, {self.family} contexts, method {self.method}: "
-            f"noise {self.noise:.4f} of the output's energy",
+            f"noise up to {self.noise:.4f} of a layer's energy",
             f"{'layer':<36}{'inputs':>8}{'rank':>8}{'noise':>9}{'dB':>7}"
             f"{f'width for {self.wanted:g}':>18}",
         ]
