@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from superpose.experiments.settings import EXPERIMENTS, Settings
+from superpose.experiments.settings import EXPERIMENTS, Settings, device
 from superpose.learning import Display, Interrupted, Outcome, Progress, Quiet, method, train
 from superpose.learning.interrupt import stop_at_step
 
@@ -53,7 +53,7 @@ def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> O
     stream = experiment.stream(settings)
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        net = experiment.network(settings, stream)
+        net = experiment.network(settings, stream).to(device())
     return train(
         net,
         stream,

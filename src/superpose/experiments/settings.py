@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -103,6 +104,13 @@ class Experiment:
         return Complete(**found | {name: getattr(self, name) for name in left_out})
 
 
+def device() -> str:
+    """A GPU if there is one, another for each process that learns with others; else the CPU."""
+    import torch
+
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+
+
 def permuting(settings: Complete) -> Stream:
     """Permuted pixels, a new permutation for each task."""
     from superpose.data import Permuting, load
@@ -118,6 +126,7 @@ def permuting(settings: Complete) -> Stream:
         period=settings.steps,
         batch_size=settings.batch_size,
         seed=settings.seed,
+        device=device(),
     )
 
 
@@ -137,6 +146,7 @@ def rotating(settings: Complete) -> Stream:
         steps=settings.steps,
         batch_size=settings.batch_size,
         seed=settings.seed,
+        device=device(),
     )
 
 
@@ -154,6 +164,7 @@ def incremental(settings: Complete) -> Stream:
         period=settings.steps,
         batch_size=settings.batch_size,
         seed=settings.seed,
+        device=device(),
     )
 
 
