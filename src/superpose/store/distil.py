@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superpose.model import Superposed
+from superpose.model import Superposed, layers
 from superpose.store.inputs import Rows, quiet_run
 from superpose.store.sources import Sources
 
@@ -33,7 +33,12 @@ def finetune(
     rows = {name: Rows.of(name, calibration[name]) for name in names}
     wanted = {name: _outputs(sources.open(name), rows[name], batch_size) for name in names}
     energy = {name: outputs.square().mean() for name, outputs in wanted.items()}
-    trained = [p for p in packed.parameters() if p.requires_grad]
+    trained = [getattr(layer, name) for layer in layers(packed) for name in layer.contexts]
+    private = [tensors for layer in layers(packed) for tensors in layer.private_tensors().values()]
+    trained += [p for tensors in private for p in tensors.parameters()]
+    frozen = [parameter for parameter in trained if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
     optimiser = torch.optim.Adam(trained, LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))
@@ -55,6 +60,8 @@ def finetune(
         optimiser.step()
         schedule.step()
     optimiser.zero_grad()
+    for parameter in frozen:
+        parameter.requires_grad_(False)
     packed.train(was_training)
 
 

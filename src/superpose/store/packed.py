@@ -49,26 +49,29 @@ class Packed(Superposed):
         added = self._check(name, opened(name, model))
         if self.method != "solve":
             self.add_task(name)
-            self._store(name, added, +1)
+            self._set(name, added)
             return
-        before = copy.deepcopy(self)
+        after = copy.deepcopy(self)
+        after.add_task(name)
+        after._solve({**self._models(), name: added}, calibration, batch_size, finetune)
         self.add_task(name)
-        olds = {n: functools.partial(unpack, before, n) for n in before.tasks}
-        self._solve({**olds, name: added}, calibration, batch_size, finetune)
+        self.load_state_dict(after.state_dict())
 
     def remove(self, name: Name, model: Source | None = None) -> None:
         """Forget a model. With `sum` and `delta`, given the model, its term is subtracted too.
 
         Otherwise the weights stay as they are, and so do the outputs of the others, bit for bit.
         """
-        if model is not None:
-            if self.method == "solve":
-                raise SuperposeError(
-                    "method 'solve' stores no term that could be subtracted: remove a task by its "
-                    "name alone"
-                )
-            self._store(name, self._check(name, opened(name, model)), -1)
+        if model is not None and self.method == "solve":
+            raise SuperposeError(
+                "method 'solve' stores no term that could be subtracted: remove a task by its "
+                "name alone"
+            )
+        number = self._number(name)
+        removed = None if model is None else self._check(name, opened(name, model))
         self.remove_task(name)
+        if removed is not None:
+            self._add_term(number, removed, -1)
 
     def replace(
         self,
@@ -88,12 +91,16 @@ class Packed(Superposed):
                     f"replacing {name!r} needs old=…, the model that is stored now: method "
                     f"{self.method!r} subtracts its term"
                 )
-            self._store(name, self._check(name, opened(name, old)), -1)
-            self._store(name, new, +1)
+            self._add_term(self._number(name), self._check(name, opened(name, old)), -1)
+            self._set(name, new)
             return
-        before = copy.deepcopy(self)
-        olds = {n: functools.partial(unpack, before, n) for n in self.tasks}
-        self._solve({**olds, name: new}, calibration, batch_size, finetune)
+        after = copy.deepcopy(self)
+        after._solve({**self._models(), name: new}, calibration, batch_size, finetune)
+        self.load_state_dict(after.state_dict())
+
+    def _models(self) -> dict[Any, Source]:
+        """The stored models, each read out when it is wanted."""
+        return {name: functools.partial(unpack, self, name) for name in self.tasks}
 
     def _solve(
         self,
@@ -128,9 +135,13 @@ class Packed(Superposed):
                 )
         return net
 
-    def _store(self, name: Name, net: nn.Module, sign: int) -> None:
+    def _set(self, name: Name, net: nn.Module) -> None:
+        """Store a model whose task is there already."""
+        self._add_term(self._number(name), net, +1)
+        self._set_private(name, net)
+
+    def _add_term(self, number: int, net: nn.Module, sign: int) -> None:
         """Add (or subtract) W C⁻¹ of one model in every layer: equation 1."""
-        number = self._number(name)
         for layer in layers(self):
             pair = _parent(self, layer.layer)
             for tensor in layer.contexts:
@@ -142,7 +153,6 @@ class Packed(Superposed):
                 target = getattr(layer, tensor)
                 with torch.no_grad():
                     target.copy_(target.double() + sign * term)
-        self._set_private(name, net)
 
     def _set_private(self, name: Name, net: nn.Module) -> None:
         number = self._number(name)
@@ -227,7 +237,7 @@ def pack(
     names: dict[Name, int] = {name: number for number, name in enumerate(sources.models)}
     packed = build(sources.open(next(iter(names))), chosen, names, seed, conversion, Packed)
     packed.method = method
-    packed.eval().requires_grad_(True)
+    packed.eval()
     _set_base(packed, base)
     for layer in layers(packed):
         for tensor in layer.contexts:
@@ -237,7 +247,7 @@ def pack(
         packed._solve(models, calibration, batch_size, finetune, input_shape, track)
     else:
         for name in track(list(names), method):
-            packed._store(name, sources.open(name), +1)
+            packed._set(name, sources.open(name))
     return packed
 
 

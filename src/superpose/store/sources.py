@@ -25,7 +25,7 @@ def opened(name: Name, source: Any) -> nn.Module:
             f"model {name!r} is a {type(model).__name__}: give a plain module, or a function that "
             "returns one"
         )
-    return model.eval().requires_grad_(False)
+    return model.eval()
 
 
 def _called(name: Name, source: Any) -> Any:
