@@ -1,0 +1,128 @@
+"""`superpose reproduce`: the figures and tables of the paper."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg, configure
+
+from superpose.errors import SuperposeError
+from superpose.experiments.paper import Name, Scale
+
+if TYPE_CHECKING:
+    from superpose.experiments.paper.tables import Table
+
+
+@configure(FlagCreatePairsOff)
+@dataclass(frozen=True, kw_only=True)
+class Reproduce:
+    """Make figures and tables of the paper: run what is missing, then draw.
+
+    Finished runs are used as they are, and runs that were stopped go on from where they were.
+
+    Example: superpose reproduce fig-methods --scale quick
+    """
+
+    name: Annotated[Positional[Literal[Name, "all"]], arg(metavar="NAME")]
+    """table1, fig-size, fig-methods, table-average, fig-rotating-samples, fig-rotating-fashion,
+    fig-rotating-close, fig-rotating-context, fig-icifar-samples, fig-icifar, fig-geometry,
+    fig-rotating-mnist, fig-permuting-2000, propositions or all."""
+    more: Annotated[Positional[tuple[Name, ...]], arg(metavar="[NAME …]")] = ()
+    """More of them."""
+    scale: Scale = "quick"
+    """The paper's own setting, one for two CPU cores and some tens of minutes, or seconds."""
+    seeds: Annotated[int | None, arg(metavar="INT")] = None
+    """Seeds of every run; without it as many as the scale asks for."""
+    jobs: int = 1
+    """How many runs side by side, one process each."""
+    only: UseAppendAction[tuple[str, ...]] = ()
+    """Run only what has this in the name of its folder, such as u256 or binary; may be repeated.
+    Everything that is there is drawn."""
+    adopt: UseAppendAction[tuple[Path, ...]] = ()
+    """Copy finished runs from below this directory to their places first; may be repeated."""
+    draw_only: bool = False
+    """Run nothing; draw what is there."""
+    out: Annotated[Path, arg(metavar="DIR")] = Path("results")
+    """Where results are: runs/ and paper/, or smoke/ and quick/ with runs of their own."""
+    data_dir: Annotated[Path | None, arg(metavar="DIR")] = None
+    """Where the data sets are; without it SUPERPOSE_DATA, and without that the user's cache."""
+    quiet: bool = False
+    """Show nothing but the result."""
+    json: bool = False
+    """Print the result as JSON and nothing else."""
+
+    def run(self) -> None:
+        """Run, draw, and tell how it stands to the paper."""
+        if self.jobs < 1 or (self.seeds is not None and self.seeds < 1):
+            raise SuperposeError(f"seeds={self.seeds}, jobs={self.jobs}: both are at least 1")
+        from superpose.experiments.paper import produce, runs
+
+        names = self._names()
+        root = produce.runs_root(self.out, self.scale)
+        for source in self.adopt:
+            for taken in runs.adopt(source, root):
+                self._say(f"adopted {taken}")
+        if not self.draw_only:
+            self._train(names)
+        tables = [
+            produce.make(name, self.scale, self.out, self.data_dir, compute=not self.draw_only)
+            for name in names
+        ]
+        if self.json:
+            print(json.dumps([self._fact(table) for table in tables]))
+        else:
+            self._report(tables)
+
+    def _names(self) -> list[str]:
+        asked = [self.name, *self.more]
+        return list(get_args(Name)) if "all" in asked else list(dict.fromkeys(asked))
+
+    def _train(self, names: list[str]) -> None:
+        from superpose.experiments.paper import produce
+        from superpose.learning import Interrupted
+        from superpose.learning.display import for_terminal
+
+        quiet = self.quiet or self.json
+        try:
+            produce.train_missing(
+                names,
+                self.scale,
+                self.out,
+                seeds=self.seeds,
+                at_once=self.jobs,
+                only=self.only,
+                data_dir=self.data_dir,
+                display=lambda labels: for_terminal(labels, quiet=quiet),
+            )
+        except Interrupted as stopped:
+            print(f"\n{stopped}; the same command goes on", file=sys.stderr)
+            raise
+
+    def _fact(self, table: "Table") -> dict[str, Any]:
+        about = ("name", "scale", "missing", "rows", "checks")
+        stem = self.out / self.scale / table["name"]
+        found = [stem.with_suffix(end) for end in (".json", ".png", ".svg")]
+        files = [str(path) for path in found if path.exists()]
+        return {name: table[name] for name in about} | {"files": files}
+
+    def _report(self, tables: list["Table"]) -> None:
+        from rich.console import Console
+        from rich.table import Table as Grid
+
+        console = Console(highlight=False)
+        grid = Grid("name", "what the paper says", "paper", "ours", "verdict", box=None)
+        for table in tables:
+            for number, check in enumerate(table["checks"]):
+                cells = (check[key] for key in ("claim", "paper", "ours", "verdict"))
+                grid.add_row("" if number else table["name"], *cells)
+        console.print(grid, markup=False) if not self.quiet else None
+        lacking = {table["name"]: len(table["missing"]) for table in tables if table["missing"]}
+        for name, count in lacking.items():
+            console.print(f"{name}: {count} runs are missing, so it is drawn without them")
+        console.print(f"written to {self.out / self.scale}", soft_wrap=True)
+
+    def _say(self, text: str) -> None:
+        if not (self.quiet or self.json):
+            print(text)

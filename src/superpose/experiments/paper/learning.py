@@ -1,0 +1,238 @@
+"""Tables of what was learned and kept: permuting and rotating tasks, iCIFAR."""
+
+from collections.abc import Sequence
+
+from superpose.experiments.paper.runs import Finished, Wanted
+from superpose.experiments.paper.tables import (
+    DIFFERS,
+    NOT_RUN,
+    POINT,
+    REPRODUCED,
+    Check,
+    Measure,
+    Result,
+    Table,
+    above,
+    as_json,
+    check,
+    column,
+    curve,
+    measure,
+    unchanged,
+    within,
+)
+from superpose.experiments.settings import EXPERIMENTS, Settings
+
+AVERAGE = {
+    "ewc": 0.970,
+    "si": 0.972,
+    "standard": 0.618,
+    "binary": 0.976,
+    "complex": 0.974,
+    "onepower": 0.972,
+}
+"""The paper's table: mean of the last ten of fifty tasks."""
+OURS = ("hadamard", "phase")  # families that the paper does not have
+SUPERPOSED = ("binary", "complex", "onepower", "rotation", *OURS)
+TURNS = 10  # of the end of a rotating stream, that are looked at
+
+
+def learned(settings: Settings, result: Result) -> float:
+    """Accuracy on the first task when it had just been learned."""
+    steps = EXPERIMENTS[settings.experiment].complete(settings).steps
+    return next(value for step, value in result["first"] if step >= steps)
+
+
+def over_tasks(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """Rows and curves of runs over several tasks."""
+    rows, curves = [], {}
+    for group in wanted:
+        settings, results = group.settings, data.of(group.settings)
+        rows.append(
+            {
+                "run": group.folder,
+                "method": settings.method,
+                "size": settings.width if settings.experiment == "icifar" else settings.units,
+                "seeds": len(results),
+                "learned": as_json(measure([learned(settings, r) for r in results.values()])),
+                "first_task": as_json(measure([r["first_task"] for r in results.values()])),
+                "mean_last_ten": as_json(measure([r["mean_last_ten"] for r in results.values()])),
+                "mean_all": as_json(measure([r["mean_all"] for r in results.values()])),
+            }
+        )
+        if results:
+            curves[group.folder] = curve(results)
+    size = "width" if wanted[0].settings.experiment == "icifar" else "units"
+    columns = [
+        column("method", "method"),
+        column("size", size, "number"),
+        column("seeds", "seeds", "number"),
+        column("learned", "first task, just learned", "share"),
+        column("first_task", "first task, at the end", "share"),
+        column("mean_last_ten", "mean of the last ten", "share"),
+        column("mean_all", "mean of all", "share"),
+    ]
+    return {"columns": columns, "rows": rows, "curves": curves, "label": "first_task"}
+
+
+def over_turns(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """Rows and curves of runs on a rotating stream, looked at over the last turns."""
+    rows, curves = [], {}
+    for group in wanted:
+        results = data.of(group.settings)
+        last = [_last_turns(group.settings, result) for result in results.values()]
+        rows.append(
+            {
+                "run": group.folder,
+                "method": group.settings.method,
+                "seeds": len(results),
+                "mean": as_json(measure([sum(values) / len(values) for values in last])),
+                "lowest": as_json(measure([min(values) for values in last])),
+                "swing": as_json(measure([max(values) - min(values) for values in last])),
+                "at_the_end": as_json(measure([r["first_task"] for r in results.values()])),
+            }
+        )
+        if results:
+            curves[group.folder] = curve(results)
+    columns = [
+        column("method", "method"),
+        column("seeds", "seeds", "number"),
+        column("mean", "mean of the last turns", "share"),
+        column("lowest", "lowest of the last turns", "share"),
+        column("swing", "highest less lowest", "share"),
+        column("at_the_end", "at the end", "share"),
+    ]
+    return {"columns": columns, "rows": rows, "curves": curves, "label": "mean"}
+
+
+def size(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """The first task, by the size of the network."""
+    table = over_tasks(wanted, data)
+    sizes = sorted({row["size"] for row in table["rows"]})
+    ends = {(r["method"], r["size"]): _cell(r["first_task"]) for r in table["rows"]}
+    checks = [
+        above(
+            f"{units} units: binary keeps the first task better than standard",
+            ends["binary", units],
+            ends["standard", units],
+        )
+        for units in sizes
+    ]
+    largest = [each.settings for each in wanted if each.settings.method == "binary"][-1]
+    lost = [learned(largest, r) - r["first_task"] for r in data.of(largest).values()]
+    claim = f"{largest.units} units: binary's first task is virtually unchanged at the end"
+    binary = [ends["binary", units] for units in sizes]
+    return table | {"checks": [*checks, _grows(binary), unchanged(claim, lost)]}
+
+
+def methods(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """The first task, by the form of superposition."""
+    table = over_tasks(wanted, data)
+    ends = _by_method(table, "first_task")
+    checks = [_better(ends, name, "standard") for name in ends if name in SUPERPOSED]
+    order = [_better(ends, *pair) for pair in (("complex", "binary"), ("rotation", "complex"))]
+    return table | {"checks": checks + order}
+
+
+def large(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """The first task in large networks, where the forms should hardly differ."""
+    table = over_tasks(wanted, data)
+    ends = _by_method(table, "first_task")
+    three = [ends.get(name) for name in ("binary", "complex", "onepower")]
+    claim = "binary, complex and onepower hardly differ on the first task at the end"
+    found = [each.mean for each in three if each is not None]
+    if len(found) < len(three):
+        spread = check(claim, "yes", "–", NOT_RUN)
+    else:
+        apart = max(found) - min(found)
+        verdict = REPRODUCED if apart <= POINT else DIFFERS
+        spread = check(claim, "yes", f"{100 * apart:.2f} points apart", verdict)
+    checks = [_better(ends, name, "standard") for name in ends if name in SUPERPOSED]
+    return table | {"checks": [*checks, spread]}
+
+
+def average(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """The mean of the last ten tasks, beside the paper's."""
+    table = over_tasks(wanted, data)
+    full = max(row["size"] for row in table["rows"])
+    for row in table["rows"]:
+        row["paper"] = AVERAGE.get(row["method"]) if row["size"] == full else None
+    checks = [
+        within(f"{row['method']}: mean of the last ten tasks", row["paper"], cell)
+        for row, cell in ((row, _cell(row["mean_last_ten"])) for row in table["rows"])
+        if row["paper"] is not None
+    ]
+    columns = [each for each in table["columns"] if each["key"] not in ("learned", "first_task")]
+    columns.insert(3, column("paper", "paper: mean of the last ten", "percent"))
+    return table | {"columns": columns, "checks": checks}
+
+
+def turning(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """Upright test images while training images turn."""
+    table = over_turns(wanted, data)
+    means, swings = _by_method(table, "mean"), _by_method(table, "swing")
+    claim = "standard swings more than binary with the turning of the images"
+    checks = [_better(means, name, "standard") for name in means if name in SUPERPOSED]
+    return table | {"checks": [*checks, above(claim, swings["standard"], swings["binary"])]}
+
+
+def close_up(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """The forms of superposition beside each other, in the order of permuting MNIST."""
+    table = over_turns(wanted, data)
+    means = _by_method(table, "mean")
+    pairs = (("complex", "binary"), ("rotation", "complex"))
+    return table | {"checks": [_better(means, *pair) for pair in pairs]}
+
+
+def selection(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """Ten contexts a turn, or one for each step."""
+    table = over_turns(wanted, data)
+    means = _by_method(table, "mean")
+    pairs = (("fast", "standard"), ("fast-localmix", "fast"), ("complex", "fast"))
+    return table | {"checks": [_better(means, *pair) for pair in pairs]}
+
+
+def icifar(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """CIFAR-10 while classes of CIFAR-100 are learned, by the width of the network."""
+    table = over_tasks(wanted, data)
+    table["columns"] = [each for each in table["columns"] if each["key"] != "mean_last_ten"]
+    checks: list[Check] = []
+    for width in dict.fromkeys(row["size"] for row in table["rows"]):
+        ends = {r["method"]: _cell(r["first_task"]) for r in table["rows"] if r["size"] == width}
+        checks += [
+            _better(ends, "multihead", "standard", f"width {width}: "),
+            _better(ends, "binary", "multihead", f"width {width}: "),
+        ]
+        binary = next(
+            w.settings for w in wanted if (w.settings.method, w.settings.width) == ("binary", width)
+        )
+        lost = [learned(binary, r) - r["first_task"] for r in data.of(binary).values()]
+        checks.append(unchanged(f"width {width}: binary is virtually unaffected", lost))
+    return table | {"checks": checks}
+
+
+def _last_turns(settings: Settings, result: Result) -> list[float]:
+    start = max(result["steps"] - TURNS * settings.period, result["steps"] // 2)
+    return [value for step, value in result["first"] if step > start]
+
+
+def _cell(value: dict[str, float] | None) -> Measure | None:
+    return None if value is None else Measure(**value)  # type: ignore[arg-type]
+
+
+def _by_method(table: Table, key: str) -> dict[str, Measure | None]:
+    return {row["method"]: _cell(row[key]) for row in table["rows"]}
+
+
+def _better(ends: dict[str, Measure | None], high: str, low: str, where: str = "") -> Check:
+    claim = f"{where}{high} is better than {low}"
+    return above(claim, ends.get(high), ends.get(low), extra=high in OURS)
+
+
+def _grows(values: Sequence[Measure | None]) -> Check:
+    claim = "the larger the network, the better binary keeps the first task"
+    means = [each.mean for each in values if each is not None]
+    if len(means) < len(values):
+        return check(claim, "yes", "–", NOT_RUN)
+    text = ", ".join(f"{100 * mean:.2f}" for mean in means)
+    return check(claim, "yes", text, REPRODUCED if means == sorted(means) else DIFFERS)
