@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import subcommand
 
+from superpose.cli.bench import Bench
 from superpose.cli.data import Data
 from superpose.cli.demo import Demo
 from superpose.cli.inspect import Inspect
@@ -28,6 +29,7 @@ Command = (
     | Annotated[Unpack, subcommand("unpack")]
     | Annotated[Inspect, subcommand("inspect")]
     | Annotated[Plan, subcommand("plan")]
+    | Annotated[Bench, subcommand("bench")]
 )
 
 
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Command,
         prog="superpose",
         args=arguments,
-        description=__doc__,
+        description="Many models in one set of weights, each given back by its context.",
     )
     try:
         command.run()
