@@ -384,7 +384,7 @@ def test_verdicts() -> None:
 
 def test_the_report_needs_nothing_beside_it(smoke: Path) -> None:
     main(["report", str(smoke), "--scale", "smoke"])
-    page = (smoke / "smoke" / "report.html").read_text()
+    page = (smoke / "report.html").read_text()
     for name in ("table1", "fig-methods", "fig-icifar", "fig-geometry"):
         assert f'<h2 id="{name}">' in page
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
@@ -401,6 +401,14 @@ def test_a_report_of_nothing_says_how_to_make_it(
         main(["report", str(tmp_path)])
     assert ended.value.code == 1
     assert "superpose reproduce all --scale paper" in capsys.readouterr().err
+
+
+def test_what_was_found_out_is_told_beside_the_numbers(tmp_path: Path) -> None:
+    produce.make("table1", "smoke", tmp_path)
+    (tmp_path / "smoke" / "table1.md").write_text("A < B, as expected.\n\nMore below.\n")
+    text = document.markdown(tmp_path, "smoke", "pictures")
+    assert "\n\nA < B, as expected.\n\nMore below.\n\n" in text
+    assert "<p>A &lt; B, as expected.</p><p>More below.</p>" in document.page(tmp_path, "smoke")
 
 
 def test_the_committed_document_is_made_from_the_committed_numbers() -> None:

@@ -24,7 +24,7 @@ class Report:
     scale: Scale = "paper"
     """Which results."""
     out: Annotated[Path | None, arg(metavar="FILE")] = None
-    """The page; without it report.html beside the results."""
+    """The page; without it report.html in DIR."""
     markdown: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write this Markdown document instead, with links to the pictures."""
     json: bool = False
@@ -39,7 +39,7 @@ class Report:
             pictures = os.path.relpath(self.folder / self.scale, target.parent)
             text = document.markdown(self.folder, self.scale, Path(pictures).as_posix())
         else:
-            target = self.out or self.folder / self.scale / "report.html"
+            target = self.out or self.folder / "report.html"
             text = document.page(self.folder, self.scale)
         target.write_text(text, encoding="utf-8")
         print(json.dumps({"file": str(target)}) if self.json else f"written to {target}")

@@ -94,7 +94,7 @@ class Reproduce:
                 at_once=self.jobs,
                 only=self.only,
                 data_dir=self.data_dir,
-                display=lambda labels: for_terminal(labels, quiet=quiet),
+                display=lambda labels: for_terminal(labels if len(labels) <= 12 else (), quiet),
             )
         except Interrupted as stopped:
             print(f"\n{stopped}; the same command goes on", file=sys.stderr)

@@ -66,8 +66,10 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
         "`superpose report results --markdown docs/reproduction.md`; not edited by hand. "
         "`superpose reproduce NAME --scale paper` runs what a name lacks, goes on with what was "
         "stopped, and draws it; `superpose reproduce all --scale paper --draw-only` only draws. "
-        "Accuracies are in percent, mean ± standard deviation over seeds; n is the number of "
-        "seeds. Every run's settings and results are in `results/runs`.",
+        "`--adopt DIR` takes in runs that `superpose run` finished elsewhere. What was found out "
+        "about a name is in `results/paper/NAME.md`. Accuracies are in percent, mean ± standard "
+        "deviation over seeds; n is the number of seeds. Every run's settings and results are in "
+        "`results/runs`.",
         REMARKS[scale],
         f"What the paper says, checked: {summary}. A number is *reproduced* within "
         f"{100 * POINT:g} point of the paper's, and *virtually unchanged* is a loss of at most "
@@ -100,6 +102,7 @@ def _section(name: str, table: Table, folder: Path, pictures: str) -> list[str]:
     parts.append(
         "| what the paper says | paper | ours | verdict |\n|---|---|---|---|\n" + "\n".join(checks)
     )
+    parts += _remarks(folder, name)
     rows = _rows(table)
     if len(rows) <= LONG:
         head = [column["title"] for column in table["columns"]]
@@ -156,6 +159,7 @@ def _html_section(name: str, table: Table, folder: Path) -> str:
     )
     head = "<tr><th>what the paper says</th><th>paper</th><th>ours</th><th>verdict</th></tr>"
     parts.append(f'<div class="wide"><table>{head}{checks}</table></div>')
+    parts += [f"<p>{html.escape(remark)}</p>" for remark in _remarks(folder, name)]
     kinds = ["" if c["kind"] == "text" else ' class="n"' for c in table["columns"]]
     titles = [html.escape(c["title"]) for c in table["columns"]]
     cells = "".join(f"<th{kind}>{title}</th>" for kind, title in zip(kinds, titles, strict=True))
@@ -167,6 +171,13 @@ def _html_section(name: str, table: Table, folder: Path) -> str:
     )
     parts.append(f'<div class="wide"><table><tr>{cells}</tr>{lines}</table></div>')
     return "".join(parts)
+
+
+def _remarks(folder: Path, name: str) -> list[str]:
+    """What was found out about a name, paragraph by paragraph, if someone wrote it down."""
+    path = folder / f"{name}.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [part.strip() for part in text.split("\n\n") if part.strip()]
 
 
 def _rows(table: Table) -> list[list[str]]:

@@ -1,5 +1,6 @@
 """The list of figures and tables: which runs each needs at each scale, its numbers, its picture."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,20 +30,20 @@ DATA = {
 
 
 @dataclass(frozen=True)
-class Item:
+class Item(ABC):
     """A figure or table of the paper."""
 
     source: str
     title: str
     draw: Callable[[Table], Any]
 
+    @abstractmethod
     def wanted(self, scale: Scale) -> list[Wanted]:
         """The runs that it is drawn from."""
-        return []
 
+    @abstractmethod
     def table(self, scale: Scale, data: Finished, data_dir: Path | None) -> Table:
         """Its numbers."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ class Computed(Item):
     """One that needs no training."""
 
     compute: Callable[[Scale, Path | None], Table]
+
+    def wanted(self, scale: Scale) -> list[Wanted]:
+        """None."""
+        return []
 
     def table(self, scale: Scale, data: Finished, data_dir: Path | None) -> Table:
         """Compute it."""
