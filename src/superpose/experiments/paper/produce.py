@@ -39,6 +39,9 @@ def train_missing(
     if wanted and not chosen:
         folders = ", ".join(dict.fromkeys(each.folder for each in wanted))
         raise SuperposeError(f"--only {' '.join(only)} is in none of {folders}")
+    for path in root.rglob("checkpoint.pt"):  # of runs that ended when nobody could tidy up
+        if (path.parent / "result.json").exists():
+            runs.settle(path.parent)
     missing = Finished(root).missing(chosen, seeds)
     jobs = [_job(root, replace(settings, data_dir=data_dir)) for settings in missing]
     if not jobs:
