@@ -533,6 +533,20 @@ def test_tensors_that_belong_to_no_layer():
     assert "scale" in packed.summary().shared
 
 
+def test_layers_that_are_shared_are_the_same_in_all_models():
+    models = nets(Attending, "ab")
+    models["b"].load_state_dict(models["a"].state_dict())
+    models["b"].attention.out_proj.weight.data.add_(0.1)
+    sides = [torch.randn(4, 2, 24).repeat_interleave(10, 0) for _ in range(2)]
+    packed = sp.pack(models, calibration=dict.fromkeys("ab", sides))
+    summary = packed.summary()
+    assert "attention.out_proj.weight" in summary.superposed
+    assert "head.weight" in summary.shared
+    torch.testing.assert_close(packed(*sides, task="b"), models["b"](*sides), rtol=0.02, atol=0.02)
+    with pytest.raises(sp.SuperposeError, match=r"skip: attention\.\S+ differs"):
+        sp.pack(nets(Attending, "ab"), calibration=dict.fromkeys("ab", sides), skip=["attention"])
+
+
 def test_models_from_transformers():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -238,6 +238,12 @@ def pack(
     packed = build(sources.open(next(iter(names))), chosen, names, seed, conversion, Packed)
     packed.method = method
     packed.eval()
+    for key in packed.summary().shared:
+        if key in sources.differing:
+            raise SuperposeError(
+                f"skip: {key} differs between the models, so they cannot share it: take its layer "
+                "out of skip"
+            )
     _set_base(packed, base)
     for layer in layers(packed):
         for tensor in layer.contexts:
@@ -320,7 +326,8 @@ def _sorted(sources: Sources) -> tuple[list[str], list[str]]:
     same = sorted({name for name in owner.values() if name in placed} - differing)
     if len(sources.models) == 1 or not differing & placed - set(private):
         return private, []  # one model, or equal ones: there is nothing to tell apart
-    return private, [name for name in same if not _covered(name, differing)]
+    apart = [n for n in same if not _covered(n, differing)]
+    return private, [n for n in apart if not any(_covered(other, [n]) for other in differing)]
 
 
 def _covered(name: str, outer: Iterable[str]) -> bool:
