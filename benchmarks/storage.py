@@ -41,7 +41,14 @@ MNIST = [
     (2048, 20, "binary", "sum", 0),
     (2048, 20, "hadamard", "solve", 200),
 ]
-CIFAR = [("sum", 0), ("delta", 0), ("solve", 0), ("solve", 300)]
+CIFAR = [  # (method, steps of distillation, layers that each model keeps for itself)
+    ("sum", 0, []),
+    ("delta", 0, []),
+    ("solve", 0, []),
+    ("solve", 300, []),
+    ("solve", 0, ["0"]),
+    ("solve", 300, ["0"]),
+]
 TEXT = [("sum", 0, False), ("delta", 0, True), ("solve", 0, False), ("solve", 0, True)]
 THEORY = [
     *((256, 2, family, method) for family in ("binary", "hadamard") for method in ("sum", "solve")),
@@ -73,7 +80,7 @@ class Benchmark:
     def record(self, key: dict[str, object], measure: object) -> None:
         """Add the row of a key, unless it is there already."""
         rows = self.done()
-        if any(key.items() <= row.items() for row in rows):
+        if any(all(row.get(name) == value for name, value in key.items()) for row in rows):
             return
         begin = time.process_time()
         row = {**key, **measure(), "seconds": round(time.process_time() - begin, 1)}  # type: ignore[operator]
@@ -108,16 +115,20 @@ class Benchmark:
         return summary(alone, found) | sizes(packed)
 
     def cifar(self) -> None:
-        for method, steps in CIFAR:
+        for method, steps, private in CIFAR:
             key = {"net": "small cnn", "models": 5, "family": "hadamard", "method": method}
-            self.record(key | {"finetune": steps}, partial(self._cifar, method, steps))
+            key |= {"finetune": steps, "private_layers": private}
+            self.record(key, partial(self._cifar, method, steps, private))
 
-    def _cifar(self, method, steps):  # type: ignore[no-untyped-def]
+    def _cifar(self, method, steps, private):  # type: ignore[no-untyped-def]
         stream = trained.incremental()
         nets = {str(k): partial(trained.cifar_net, stream, k, self.nets) for k in range(5)}
         alone = [trained.accuracy(nets[str(k)](), stream, k) for k in range(5)]
         inputs = {str(k): partial(trained.cifar_calibration, stream, k) for k in range(5)}
-        packed = sp.pack(nets, "hadamard", method=method, calibration=inputs, finetune=steps)
+        packed = sp.pack(
+            nets, "hadamard", method=method, calibration=inputs, finetune=steps,
+            private_layers=private,
+        )  # fmt: skip
         found = [trained.accuracy(packed, stream, k, task=str(k)) for k in range(5)]
         return summary(alone, found) | sizes(packed)
 

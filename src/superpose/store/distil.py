@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from superpose.model import Superposed, layers
+from superpose.nn.conv import ConvLayer
 from superpose.store.inputs import Rows, quiet_run
 from superpose.store.sources import Sources
 
@@ -45,13 +46,19 @@ def finetune(
     )
     generator = torch.Generator().manual_seed(seed)
     share = max(1, batch_size // len(names))
+    # rows of many tasks are convolved each with a kernel of its own: task by task is quicker then
+    one_by_one = any(isinstance(layer, ConvLayer) for layer in layers(packed))
     was_training = packed.training
     packed.eval()  # rows of different tasks must not meet in the statistics of a batch
+    parts: dict[Any, Rows]
     for _ in track(range(steps)):
         drawn = {n: torch.randint(len(rows[n]), (share,), generator=generator) for n in names}
-        batch = _joined([rows[name][index] for name, index in drawn.items()])
-        tasks = [name for name in names for _ in range(share)]
-        outputs = logits(packed(*batch.positional, task=tasks, **batch.named))
+        parts = {name: rows[name][index] for name, index in drawn.items()}
+        if not one_by_one:
+            parts = {tuple(n for n in names for _ in range(share)): _joined(parts.values())}
+        outputs = torch.cat(
+            [logits(packed(*x.positional, task=task, **x.named)) for task, x in parts.items()]
+        )
         target = torch.cat([wanted[name][index] for name, index in drawn.items()])
         scale = torch.stack([energy[name] for name in names]).repeat_interleave(share)
         errors = (outputs - target).square().flatten(1).mean(1) / scale
