@@ -423,6 +423,18 @@ def test_packed_models_can_be_trained_as_the_models_could():
     }
 
 
+def test_one_backward_pass_through_tasks_that_were_never_used_before():
+    sp.contexts.cache.clear()
+    model = sp.superpose(cnn().eval(), "hadamard", tasks=9)
+    x = torch.randn(2, 3, 6, 6)
+    sum(model(x, task=task).sum() for task in range(9)).backward()
+    found = model[0].weight.grad.clone()
+    model.zero_grad()
+    for task in range(9):
+        model(x, task=task).sum().backward()
+    torch.testing.assert_close(model[0].weight.grad, found)
+
+
 def test_finetuning_brings_the_outputs_closer():
     models, x = nets(wide, "abcdef"), inputs("abcdef", 100)
     before = sp.pack(models, calibration=x)

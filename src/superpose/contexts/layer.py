@@ -118,7 +118,8 @@ class Table:
             old = [] if self.stacked is None else [self.stacked]
             self.stacked = new[0].map(self._grown, *old)
         for slot, context in enumerate(new, used):
-            self.stacked.map(lambda rows, row, slot=slot: rows[slot].copy_(row), context)
+            # `data`, because autograd may hold rows given out before, which this does not change
+            self.stacked.map(lambda rows, row, slot=slot: rows.data[slot].copy_(row), context)
         self.slots |= {task: slot for slot, task in enumerate(missing, used)}
         self.cache.resize(self, _bytes(self.stacked))
 
