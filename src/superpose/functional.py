@@ -90,19 +90,20 @@ def hadamard(x: Tensor) -> Tensor:
     """
     size = x.shape[-1]
     power = size & -size  # the largest power of two that divides it
-    y = _walsh_hadamard(x.unflatten(-1, (size // power, power)))
-    if power < size:
-        y = _hartley(y.mT).mT
-    return y.flatten(-2)
+    y = _walsh_hadamard(x.unflatten(-1, (size // power, power)))  # (…, m, 2ᵃ)
+    return (_hartley(y) if power < size else y).flatten(-2)
 
 
 def _walsh_hadamard(x: Tensor) -> Tensor:
+    """Of the last dimension, as a Kronecker product: a factor from the right, one from the left."""
     size = x.shape[-1]
-    factor = min(size, HADAMARD_FACTOR)
-    matrix = _walsh_hadamard_matrix(factor).to(x)
-    y = x.unflatten(-1, (size // factor, factor)) @ matrix
-    if factor < size:
+    right = min(size, HADAMARD_FACTOR)
+    left = size // right
+    y = x.unflatten(-1, (left, right)) @ _walsh_hadamard_matrix(right).to(x)
+    if left > HADAMARD_FACTOR:
         y = _walsh_hadamard(y.mT).mT
+    elif left > 1:
+        y = _walsh_hadamard_matrix(left).to(x) @ y
     return y.flatten(-2)
 
 
@@ -122,13 +123,13 @@ def _walsh_hadamard_matrix(size: int) -> Tensor:
 
 
 def _hartley(x: Tensor) -> Tensor:
-    """y[j] = Σₖ (cos + sin)(2πjk/m) x[k] / √m."""
-    size = x.shape[-1]
+    """y[…, j, :] = Σₖ (cos + sin)(2πjk/m) x[…, k, :] / √m."""
+    size = x.shape[-2]
     if size <= DENSE_HARTLEY:
-        return x @ _hartley_matrix(size).to(x)
+        return _hartley_matrix(size).to(x) @ x
     if x.is_complex():
         return torch.complex(_hartley(x.real), _hartley(x.imag))
-    spectrum = torch.fft.fft(_fourier_ready(x), norm="ortho")
+    spectrum = torch.fft.fft(_fourier_ready(x), dim=-2, norm="ortho")
     return (spectrum.real - spectrum.imag).to(x.dtype)
 
 
