@@ -28,15 +28,15 @@ COUNTS = (1, 2, 5, 10, 20)
 OFFLINE = [
     *((256, family, method) for family in ("binary", "hadamard") for method in ("solve", "sum")),
     (256, "binary", "delta"),
-    *((512, family, "solve") for family in ("binary", "hadamard")),
     (512, "binary", "sum"),
     (512, "binary", "delta"),
-    (256, "permutation", "solve"),
+    (512, "binary", "solve"),
     (256, "binary", "distil"),
     (512, "binary", "distil"),
+    (256, "permutation", "solve"),
 ]
 DISTIL = 1000  # steps, after a solve
-ONLINE = [(256, "binary"), (256, "hadamard"), (512, "binary")]
+ONLINE = [(256, "binary"), (512, "binary"), (256, "hadamard")]
 COLOURS = {  # Okabe and Ito's, which the colour-blind can tell apart
     "online": "#0072B2", "distil": "#CC79A7", "solve": "#D55E00", "delta": "#009E73",
     "sum": "#7F7F7F",
@@ -146,6 +146,7 @@ def draw(rows: list[dict[str, object]], out: Path) -> None:
             axis.text(1, alone[0] + 0.8, "each net alone", fontsize=9)
         ends = []
         for method, colour in COLOURS.items():
+            groups: dict[int, tuple[float, list[str]]] = {}  # lines that end in one place
             for family, style in (("binary", "-"), ("hadamard", "--"), ("permutation", ":")):
                 line = sorted(
                     (row["models"], row["accuracy"])
@@ -154,19 +155,20 @@ def draw(rows: list[dict[str, object]], out: Path) -> None:
                 )
                 if line:
                     axis.plot(*zip(*line, strict=True), style, color=colour, marker="o", ms=3.5)
-                    ends.append([line[-1][1], f"{LABELS[method]}, {family}", colour])
-        ends.sort()
+                    end = line[-1][1]
+                    groups.setdefault(round(end / 4), (end, []))[1].append(family)
+            for end, families in groups.values():
+                ends.append((end, f"{LABELS[method]} ({', '.join(families)})", colour))
         place = -100.0
-        for end, label, colour in ends:
+        for end, label, colour in sorted(ends):
             place = max(end, place + 4.4)
+            leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5)}
             axis.annotate(
                 label, (20, end), (20.8, place), color=colour, fontsize=8.5, va="center",
-                annotation_clip=False,
-                arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5},
+                annotation_clip=False, arrowprops=leader,
             )  # fmt: skip
-        axis.set(
-            title=f"two hidden layers of {units} units", xlabel="models stored", xlim=(0.5, 34)
-        )
+        axis.set(title=f"two hidden layers of {units} units", xlim=(0.5, 38))
+        axis.set_xlabel("models stored", loc="left")
         axis.set_xticks(COUNTS)
         axis.spines[["top", "right"]].set_visible(False)
         axis.spines.bottom.set_bounds(1, 20)

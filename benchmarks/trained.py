@@ -20,7 +20,7 @@ from superpose.data import Incremental, Permuting, Stream, load
 
 FAST = 2048  # from this width on nets are trained with bfloat16 products, which takes half as long
 
-CIFAR_STEPS = 200  # a task
+CIFAR_STEPS = 150  # a task
 
 
 def permuting(tasks: int) -> Permuting:
@@ -76,11 +76,11 @@ def incremental() -> Incremental:
 
 
 def small_cnn() -> nn.Module:
-    widths, layers = (3, 32, 64, 128), []
+    widths, layers = (3, 16, 32, 64), []
     for channels, wider in itertools.pairwise(widths):
         layers += [nn.Conv2d(channels, wider, 3, padding=1, bias=False), nn.BatchNorm2d(wider)]
         layers += [nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 16, 10))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 16, 10))
 
 
 def cifar_net(stream: Incremental, task: int, directory: Path) -> nn.Module:
@@ -101,7 +101,7 @@ def cifar_net(stream: Incremental, task: int, directory: Path) -> nn.Module:
     return net.eval()
 
 
-def cifar_calibration(stream: Incremental, task: int, count: int = 2000) -> Tensor:
+def cifar_calibration(stream: Incremental, task: int, count: int = 1000) -> Tensor:
     first = task * stream.period
     steps = range(first, first + -(-count // stream.batch_size))
     return torch.cat([stream.batch(step).x for step in steps])[:count]
@@ -162,7 +162,7 @@ class Reviews:
     def inputs(self, ids: Tensor) -> dict[str, Tensor]:
         return {"input_ids": ids, "attention_mask": (ids != 0).long()}
 
-    def calibration(self, task: str, count: int = 1500) -> dict[str, Tensor]:
+    def calibration(self, task: str, count: int = 500) -> dict[str, Tensor]:
         return self.inputs(self.rows(task)[0][:count])
 
     @torch.no_grad()
