@@ -1,0 +1,49 @@
+"""Draw how cost grows with tasks, width and rows, from results/speed/bench.json.
+
+superpose bench --growth --out results/speed/bench.json
+python benchmarks/growth.py
+"""
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+FOLDER = Path(__file__).parents[1] / "results" / "speed"
+COLOURS = {"binary": "#0072B2", "phase": "#009E73", "hadamard": "#D55E00"}
+TITLES = {
+    "tasks": "forward, 128 rows of K tasks",
+    "width": "training step, one task",
+    "rows": "forward, rows of 64 tasks",
+}
+
+
+def main() -> None:
+    plt.switch_backend("Agg")
+    plt.rcParams["svg.hashsalt"] = "superpose"
+    points = json.loads((FOLDER / "bench.json").read_text())["growth"]
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
+    for axis, (curve, title) in zip(axes, TITLES.items(), strict=True):
+        for family, colour in COLOURS.items():
+            own = [p for p in points if p["curve"] == curve and p["family"] == family]
+            if not own:
+                continue
+            at, ratio = [p["at"] for p in own], [p["ratio"] for p in own]
+            axis.plot(at, ratio, color=colour, marker="o", markersize=3)
+            low, high = [p["low"] for p in own], [p["high"] for p in own]
+            axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+            axis.annotate(
+                family, (at[0], ratio[0]), xytext=(7, 3), textcoords="offset points",
+                color=colour, fontsize=8,
+            )  # fmt: skip
+        axis.axhline(1, color="0.6", linestyle=":", linewidth=1)
+        axis.set(xscale="log", xlabel=curve, title=title, ylim=(0.8, None))
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("time beside the plain MLP")
+    for ending in ("png", "svg"):
+        options = {"metadata": {"Date": None}} if ending == "svg" else {"dpi": 160}
+        figure.savefig(FOLDER / f"growth.{ending}", **options)
+
+
+if __name__ == "__main__":
+    main()
