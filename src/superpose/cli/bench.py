@@ -38,13 +38,13 @@ class Bench:
 
     def run(self) -> None:
         """Measure, print, and fail if asked to."""
+        from superpose.learning.directory import write
+
         if self.rounds < 1 or self.threads < 1:
             raise SuperposeError("--rounds and --threads are at least 1")
         result = self._measure()
         if self.out:
-            beside = self.out.with_name(f".{self.out.name}.part")
-            beside.write_text(json.dumps(result, indent=1) + "\n")
-            beside.replace(self.out)
+            write(self.out, (json.dumps(result, indent=1) + "\n").encode())
         if self.json:
             print(json.dumps(result))
         late = [row["name"] for row in result["rows"] if row["low"] > row["goal"]]

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from superpose.data.datasets import Dataset, normalise
 from superpose.data.pool import Pair, Pool
-from superpose.data.streams import Stream
+from superpose.data.streams import Periodic, Stream
 from superpose.errors import SuperposeError
 
 
 @dataclass(frozen=True, eq=False)
-class Incremental(Stream):
+class Incremental(Periodic, Stream):
     """Every `period` steps the next `group` of n classes: task k has kn … kn + n − 1, shifted to 0.
 
     `first`, if there is one, takes the place of the first group. With CIFAR-100 as the data set
@@ -42,22 +42,6 @@ class Incremental(Stream):
     def classes(self) -> int:
         """Those of one group: all tasks share their labels."""
         return self.group
-
-    @property
-    def contexts(self) -> int:
-        """As many as tasks."""
-        return self.tasks
-
-    def __len__(self) -> int:
-        return self.period * self.tasks
-
-    def task_at(self, step: int) -> int:
-        """Count the periods before the step."""
-        return step // self.period
-
-    def context_at(self, step: int) -> int:
-        """The same as the task."""
-        return self.task_at(step)
 
     def _fill(self) -> tuple[Pool, ...]:
         if self.group * self.tasks > self.dataset.classes:

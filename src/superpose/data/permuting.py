@@ -7,11 +7,11 @@ import torch
 
 from superpose.data.datasets import normalise
 from superpose.data.pool import PIXELS, Pair, Pool, shuffle
-from superpose.data.streams import Stream
+from superpose.data.streams import Periodic, Stream
 
 
 @dataclass(frozen=True, eq=False)
-class Permuting(Stream):
+class Permuting(Periodic, Stream):
     """Every `period` steps a new permutation of the pixels, the first of which is the identity.
 
     >>> from superpose.data import load
@@ -33,22 +33,6 @@ class Permuting(Stream):
     def classes(self) -> int:
         """Those of the data set."""
         return self.dataset.classes
-
-    @property
-    def contexts(self) -> int:
-        """As many as tasks."""
-        return self.tasks
-
-    def __len__(self) -> int:
-        return self.period * self.tasks
-
-    def task_at(self, step: int) -> int:
-        """Count the periods before the step."""
-        return step // self.period
-
-    def context_at(self, step: int) -> int:
-        """The same as the task."""
-        return self.task_at(step)
 
     def permutation(self, task: int) -> torch.Tensor:
         """Tell where each pixel of a task comes from: x_task[i] = x[permutation[i]]."""

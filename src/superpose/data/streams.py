@@ -21,6 +21,33 @@ class Batch(NamedTuple):
     context: int
 
 
+class Periodic(ABC):
+    """Tasks one after another, `period` steps each, in a context each."""
+
+    period: int
+
+    @property
+    @abstractmethod
+    def tasks(self) -> int:
+        """How many tasks there are."""
+
+    @property
+    def contexts(self) -> int:
+        """As many as tasks."""
+        return self.tasks
+
+    def __len__(self) -> int:
+        return self.period * self.tasks
+
+    def task_at(self, step: int) -> int:
+        """Count the periods before the step."""
+        return step // self.period
+
+    def context_at(self, step: int) -> int:
+        """The same as the task."""
+        return self.task_at(step)
+
+
 @dataclass(frozen=True, eq=False)
 class Stream(ABC):
     """A sequence of batches whose distribution changes over time.

@@ -51,11 +51,6 @@ class Measured:
         """Whether the goal is kept."""
         return self.ratio <= self.goal
 
-    @property
-    def missed_clearly(self) -> bool:
-        """Whether even the low end of the spread is past the goal: what `--check` fails on."""
-        return self.low > self.goal
-
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self) | {"met": self.met}

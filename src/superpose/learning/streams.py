@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from superpose.data.pool import ORDER, shuffle
-from superpose.data.streams import Batch
+from superpose.data.streams import Batch, Periodic
 from superpose.errors import SuperposeError
 
 
@@ -73,7 +73,7 @@ class Data(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TensorStream:
+class TensorStream(Periodic):
     """One task after the other, `period` steps each, from (x, y, test_x, test_y) of every task.
 
     Each task's rows are dealt in a new order every epoch; rows that do not fill the epoch's last
@@ -107,18 +107,6 @@ class TensorStream:
     def tasks(self) -> int:
         """One for each entry of `data`."""
         return len(self.data)
-
-    @property
-    def contexts(self) -> int:
-        """As many as tasks."""
-        return self.tasks
-
-    def __len__(self) -> int:
-        return self.period * self.tasks
-
-    def task_at(self, step: int) -> int:
-        """Count the periods before the step."""
-        return step // self.period
 
     def batch(self, step: int) -> Batch:
         """Make the batch of a step."""

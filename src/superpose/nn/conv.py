@@ -12,8 +12,6 @@ from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, standalone
 from superpose.nn.selection import TaskIds
 
-CONV_MODES = ("kernel", "channel")
-
 
 class ConvLayer(Layer):
     """Binds the kernel, one context entry per (input channel, kernel position), as the paper does.
