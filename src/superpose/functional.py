@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -179,3 +180,36 @@ def complex_statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     real, imag = centred.real, centred.imag
     entries = (real.square().mean(1) + eps, imag.square().mean(1) + eps, (real * imag).mean(1))
     return mean, torch.stack(entries, -1)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, guide: Tensor | None = None
+) -> Tensor:
+    """W x + b; with a guide P (M, M), the gradient for W is multiplied by P from the right.
+
+    P is applied to the inputs, of which a batch has fewer rows than W.
+    """
+    if guide is None:
+        return F.linear(x, weight, bias)
+    y: Tensor = _GuidedLinear.apply(x, weight, guide)  # type: ignore[no-untyped-call]
+    return y if bias is None else y + bias
+
+
+class _GuidedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, guide: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, weight, guide = ctx.saved_tensors
+        for_x = grad @ weight.to(grad.dtype) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return for_x, None, None
+        guided = x.reshape(-1, x.shape[-1]).to(guide.dtype) @ guide
+        for_weight = grad.reshape(-1, grad.shape[-1]).mT @ guided.to(grad.dtype)
+        return for_x, for_weight.to(weight.dtype), None

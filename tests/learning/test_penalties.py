@@ -35,7 +35,7 @@ def test_the_optimum_of_ewc_is_the_precision_weighted_mean():
     information[:, 4] = 0  # nothing is known of the last parameter
     theta = nn.Parameter(torch.zeros(5).double())
     penalty = Known(3.0, information)
-    penalty.begin([theta])
+    penalty.begin(nn.ParameterList([theta]))
     for centre in centres:  # four tasks, each a quadratic loss whose minimum is its centre
         with torch.no_grad():
             theta.copy_(centre)
@@ -58,7 +58,7 @@ def test_ewc_is_one_penalty_for_each_task_summed():
     centres, information = torch.randn(3, 6).double(), torch.rand(3, 6).double()
     theta = nn.Parameter(torch.zeros(6).double())
     penalty = Known(7.0, information)
-    penalty.begin([theta])
+    penalty.begin(nn.ParameterList([theta]))
     for centre in centres:
         with torch.no_grad():
             theta.copy_(centre)
@@ -83,7 +83,7 @@ def test_ewc_is_one_penalty_for_each_task_summed():
 def test_online_ewc_keeps_a_running_precision_around_the_last_task():
     torch.manual_seed(0)
     net, penalty = nn.Linear(3, 4).double(), OnlineEWC(strength=2.0, samples=8, decay=0.5)
-    penalty.begin(list(net.parameters()))
+    penalty.begin(net)
     x, found = torch.randn(8, 3).double(), []
     for _ in range(2):
         with torch.no_grad():
@@ -140,7 +140,7 @@ def test_the_path_integral_of_si_is_the_change_of_the_loss():
 
     theta = nn.Parameter(torch.randn(5).double())
     penalty = SI()
-    penalty.begin([theta])
+    penalty.begin(nn.ParameterList([theta]))
     before = loss(theta).item()
     for _ in range(1000):
         theta.grad = None
@@ -158,7 +158,7 @@ def test_si_shares_the_loss_out_to_each_parameter_of_a_separable_problem():
     curvature = torch.tensor([1.0, 4.0, 0.0]).double()
     theta = nn.Parameter(torch.ones(3).double())
     penalty = SI(strength=5.0, damping=0.1)
-    penalty.begin([theta])
+    penalty.begin(nn.ParameterList([theta]))
     for _ in range(4000):
         theta.grad = None
         (curvature @ theta.square() / 2).backward()
@@ -183,7 +183,7 @@ def test_si_shares_the_loss_out_to_each_parameter_of_a_separable_problem():
 def test_si_reads_the_gradient_of_the_data_alone():
     theta = nn.Parameter(torch.ones(2))
     penalty = SI(strength=10.0)
-    penalty.begin([theta])
+    penalty.begin(nn.ParameterList([theta]))
     penalty.tensors["precision"][0].fill_(1.0)
     penalty.active = True
     theta.grad = torch.tensor([0.5, -0.5])
@@ -198,7 +198,7 @@ def test_si_reads_the_gradient_of_the_data_alone():
 def test_a_parameter_that_raised_the_loss_is_not_pushed_away():
     theta = nn.Parameter(torch.zeros(2))
     penalty = SI()
-    penalty.begin([theta])
+    penalty.begin(nn.ParameterList([theta]))
     theta.grad = torch.tensor([1.0, -1.0])
     penalty.after_backward()
     with torch.no_grad():
@@ -212,7 +212,7 @@ def test_a_parameter_that_raised_the_loss_is_not_pushed_away():
 def test_nothing_is_held_before_the_first_task_ends(make):
     net = nn.Linear(3, 2)
     penalty = make(strength=1e6)
-    penalty.begin(list(net.parameters()))
+    penalty.begin(net)
     net(torch.ones(1, 3)).sum().backward()
     before = [p.grad.clone() for p in net.parameters()]
     penalty.after_backward()
@@ -223,5 +223,5 @@ def test_errors_name_the_value():
     with pytest.raises(SuperposeError, match=r"strength=-1: a penalty's strength is at least 0"):
         EWC(-1)
     with pytest.raises(SuperposeError, match="no parameter is shared"):
-        SI().begin([])
+        SI().begin(nn.Identity())
     assert not isinstance(Penalty(), Quadratic)

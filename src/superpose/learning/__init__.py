@@ -7,6 +7,7 @@ from superpose.learning.methods import NETWORKS, PENALTIES, Method, method
 from superpose.learning.metrics import summarise
 from superpose.learning.optimisers import OPTIMISERS, SCHEDULES
 from superpose.learning.penalties import EWC, SI, OnlineEWC, Penalty, Quadratic, fisher
+from superpose.learning.projection import Projection
 from superpose.learning.streams import Stream, TensorStream
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Outcome",
     "Penalty",
     "Progress",
+    "Projection",
     "Quadratic",
     "Quiet",
     "Stream",

@@ -17,7 +17,7 @@ from superpose.learning.directory import RunDirectory
 from superpose.learning.display import Display, Progress
 from superpose.learning.evaluation import Plan, Predict, accuracy
 from superpose.learning.interrupt import Interrupted, stop_at_step
-from superpose.learning.methods import Method, as_method, numbers_stored, shared_parameters
+from superpose.learning.methods import Method, as_method, numbers_stored
 from superpose.learning.metrics import Record, summarise
 from superpose.learning.optimisers import SCHEDULES, Optimiser, make_optimiser, named
 from superpose.learning.penalties import Penalty
@@ -95,7 +95,7 @@ def train(
     updates = make_optimiser(optimiser, trained, lr)
     rates = [group["lr"] for group in updates.param_groups]
     penalty = chosen.penalty
-    penalty.begin(shared_parameters(model))
+    penalty.begin(model)
     training = Training(model, updates, penalty)
     config = {
         "about": about or {},
@@ -113,6 +113,7 @@ def train(
     }
 
     with ExitStack() as stack:
+        stack.callback(penalty.end)
         # The loop's random numbers (dropout, say) are its own, and leave the caller's alone.
         stack.enter_context(torch.random.fork_rng())
         torch.manual_seed(seed)

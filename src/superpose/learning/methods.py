@@ -15,9 +15,15 @@ from superpose import contexts
 from superpose.cost import size
 from superpose.errors import SuperposeError
 from superpose.learning.penalties import EWC, SI, OnlineEWC, Penalty
+from superpose.learning.projection import Projection
 from superpose.model import Superposed, superpose, unsuperpose
 
-PENALTIES: dict[str, Callable[..., Penalty]] = {"ewc": EWC, "ewc-online": OnlineEWC, "si": SI}
+PENALTIES: dict[str, Callable[..., Penalty]] = {
+    "ewc": EWC,
+    "ewc-online": OnlineEWC,
+    "si": SI,
+    "projection": Projection,
+}
 FAST: dict[str, contexts.Family] = {
     "fast": contexts.Complex(),
     "fast-localmix": contexts.LocalMix(contexts.Complex()),
@@ -63,7 +69,8 @@ def method(
     Networks: `standard` (as it comes), `multihead` (an output layer for each task, the last linear
     one unless `head` names another), `separate` (a network for each task), a family's name, `fast`
     and `fast-localmix` (complex contexts, for a stream with a new context at every step).
-    Penalties: `ewc`, `ewc-online`, `si`; `strength` is theirs. What else is given goes to
+    Penalties: `ewc`, `ewc-online`, `si`, and `projection`, which is for superposed networks;
+    `strength` is theirs. What else is given goes to
     `superpose`, such as `private="none"`. Other options of a penalty, or one of your own:
     `dataclasses.replace(method("binary"), penalty=EWC(samples=4096))`.
 
@@ -117,14 +124,6 @@ def as_method(wanted: str | Method, model: nn.Module) -> Method:
             "method out, or give the plain network"
         )
     return Method(chosen.name, lambda net, count, seed: net, "context", chosen.penalty)
-
-
-def shared_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that more than one task uses."""
-    own: set[nn.Parameter] = set()
-    if isinstance(model, Superposed):
-        own = {p for task in model.tasks for p in model.private_parameters(task)}
-    return [p for p in model.parameters() if p.requires_grad and p not in own]
 
 
 def numbers_stored(model: nn.Module) -> dict[str, int]:

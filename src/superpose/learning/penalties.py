@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
+from superpose.model import Superposed
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -21,16 +22,27 @@ def real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def shared_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that more than one task uses."""
+    own: set[nn.Parameter] = set()
+    if isinstance(model, Superposed):
+        own = {p for task in model.tasks for p in model.private_parameters(task)}
+    return [p for p in model.parameters() if p.requires_grad and p not in own]
+
+
 class Penalty:
     """Hooks of the loop; these do nothing, which is what a run without a penalty uses.
 
-    `begin` is called once, then, for each step, `after_backward` and `after_step`, and at the end
-    of each task but the last `after_task`, with the logits (B, classes) of the task's batches, run
-    again as they are asked for.
+    `begin` is called once, then, for each step, `after_backward` and `after_step`, at the end of
+    each task but the last `after_task`, with the logits (B, classes) of the task's batches, run
+    again as they are asked for, and `end` when learning has ended.
     """
 
-    def begin(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Take notice of the parameters that all tasks share."""
+    def begin(self, model: nn.Module) -> None:
+        """Take notice of the model."""
+
+    def end(self) -> None:
+        """Let go of it."""
 
     def after_backward(self) -> None:
         """Change the gradients."""
@@ -74,11 +86,11 @@ class Quadratic(Penalty, ABC):
     def notice(self) -> None:
         """See the data's own gradient."""
 
-    def begin(self, parameters: Sequence[nn.Parameter]) -> None:
+    def begin(self, model: nn.Module) -> None:
         """Start with no task behind."""
-        if not parameters:
+        self.parameters = shared_parameters(model)
+        if not self.parameters:
             raise SuperposeError("there is nothing for a penalty to hold: no parameter is shared")
-        self.parameters = list(parameters)
         self.values = [real(parameter.data) for parameter in self.parameters]
         self.tensors = {name: self._zeros() for name in ("precision", "centre", *self.OWN)}
         self.active = False

@@ -61,14 +61,16 @@ class Layer(nn.Module):
     """A mixin: a plain layer that looks up its context and private tensors for the active task.
 
     `contexts` has an entry for each weight that is bound, `private` one for each tensor that every
-    task has for itself. `batch_dim` is where the rows are; None means first, with an error where
-    that would be a guess.
+    task has for itself. `guides` may have a matrix for a bound weight that its gradient is
+    multiplied by. `batch_dim` is where the rows are; None means first, with an error where that
+    would be a guess.
     """
 
     layer: str
     plain_class: type[nn.Module]
     contexts: dict[str, LayerContext]
     private: nn.ModuleDict
+    guides: dict[str, Tensor]
     batch_dim: int | None
 
     def bound(self) -> dict[str, tuple[int, int]]:
@@ -114,6 +116,7 @@ class Layer(nn.Module):
         self.batch_dim = batch_dim
         self.contexts = {}
         self.private = nn.ModuleDict()
+        self.guides = {}
         if family is None:
             return
         for name, (dim, groups) in self.bound().items():
@@ -135,7 +138,7 @@ class Layer(nn.Module):
             if not name.endswith(CONTEXT):
                 getattr(self, name).requires_grad_(tensors.trained)
         plain = self.plain_class
-        for name in ("layer", "plain_class", "contexts", "private", "batch_dim"):
+        for name in ("layer", "plain_class", "contexts", "private", "guides", "batch_dim"):
             delattr(self, name)
         self.__class__ = plain  # type: ignore[assignment]
 

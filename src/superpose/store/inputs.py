@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from superpose.contexts import Context
 from superpose.errors import SuperposeError
 from superpose.nn.attention import MultiheadAttention
 from superpose.nn.base import plain_name
@@ -114,6 +115,12 @@ class Weight:
         name = plain_name(self.layer.layer)
         return f"{name}.{self.name}" if name else self.name
 
+    @property
+    def tensor(self) -> nn.Parameter:
+        """The bound weight itself."""
+        own: nn.Parameter = getattr(self.layer, self.name)
+        return own
+
     def matrix(self, weight: Tensor) -> Tensor:
         """The weight as (groups, outputs, features)."""
         layer = self.layer
@@ -128,10 +135,10 @@ class Weight:
             return layer.from_blocks(matrix.unflatten(-1, (-1, prod(layer.kernel_size))))
         return layer.from_matrix(matrix.squeeze(0))
 
-    def bind(self, x: Tensor, task: int) -> Tensor:
+    def bind(self, x: Tensor, context: Context) -> Tensor:
         """C(k) x for inputs (groups, rows, features)."""
         bound = self.layer.contexts[self.name]
-        context = self.layer.grouped(self.name, bound.derive(task).to(x.device, x.dtype))
+        context = self.layer.grouped(self.name, context.to(x.device, x.dtype))
         if bound.dim == x.shape[-1]:
             return context.bind(x if bound.groups > 1 else x[0]).view(x.shape)
         groups, rows, _ = x.shape  # only the channels are bound, the same for each position

@@ -238,7 +238,8 @@ def _moments(
         y = y + offset[..., alone.outputs]
     if common is not None:
         y = y - now @ common[:, alone.outputs].mT
-    return Moments.of(weight.bind(now.double(), task), y)
+    context = weight.layer.contexts[weight.name].derive(task)
+    return Moments.of(weight.bind(now.double(), context), y)
 
 
 def _store(weight: Weight, problems: list[Problem]) -> None:

@@ -1,0 +1,149 @@
+"""Projection: what it does to a gradient, and what that keeps."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import superpose as sp
+from superpose.errors import SuperposeError
+from superpose.learning import Projection, Quiet, TensorStream, method, train
+
+
+def linear():
+    return nn.Sequential(nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def convolution():
+    return nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3))
+
+
+def rows(net, count=40):
+    torch.manual_seed(1)
+    return torch.randn(count, 4, 4, 4) if isinstance(net[0], nn.Conv2d) else torch.randn(count, 24)
+
+
+def after(model, x, strength, tasks=(0, 1)):
+    """A projection that has seen these tasks."""
+    projection = Projection(strength, samples=len(x))
+    projection.begin(model)
+    for task in tasks:
+        projection.after_task((model(part, task=task) for part in x.split(8)), torch.Generator())
+    return projection
+
+
+def gradients(model, x, task):
+    model.zero_grad()
+    model(x, task=task).square().sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def bound_inputs(layer, x, task):
+    """What the first layer's weight is multiplied with, (groups, rows, inputs)."""
+    if isinstance(layer, nn.Conv2d):
+        patches = nn.functional.unfold(x, 3).mT.reshape(-1, 2, 18)  # (rows · places, groups, 18)
+        context = layer.contexts["weight"].derive(task).by_row()
+        return context.bind(patches.transpose(0, 1))
+    context = layer.contexts["weight"].derive(task)
+    return context.bind(x).unsqueeze(0)
+
+
+@pytest.mark.parametrize("net", [linear(), convolution()], ids=["linear", "convolution"])
+@pytest.mark.parametrize("family", ["hadamard", "binary", "identity", "rotation"])
+def test_a_gradient_is_multiplied_by_the_inverse_of_what_is_needed(net, family):
+    model = sp.superpose(net, family, tasks=3, private="none").double()
+    x = rows(net).double()
+    plain = gradients(model, x, 2)
+    projection = after(model, x, strength=3.0)
+    gradients(model, x, 2)
+    projection.after_backward()
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+
+    first = model[0]
+    needed = 0
+    for task in (0, 1):
+        bound = bound_inputs(first, x, task)
+        moments = bound.mT @ bound
+        needed = needed + moments / moments.diagonal(dim1=-2, dim2=-1).mean()
+    guide = torch.linalg.inv(torch.eye(needed.shape[-1]).double() + 3.0 * needed)
+    matrix = plain["0.weight"].reshape(needed.shape[0], -1, needed.shape[-1])
+    expected = (matrix @ guide).reshape(plain["0.weight"].shape)
+    torch.testing.assert_close(found["0.weight"], expected, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(found["0.weight"], plain["0.weight"], rtol=0.1)
+
+
+def test_outputs_and_the_gradient_of_inputs_stay_as_they_are():
+    model = sp.superpose(linear(), "hadamard", tasks=2)
+    x = rows(model).requires_grad_()
+    before = model(x, task=1)
+    (plain,) = torch.autograd.grad(before.square().sum(), x)
+    after(model, x.detach(), strength=5.0, tasks=(0,))
+    again = model(x, task=1)
+    (guided,) = torch.autograd.grad(again.square().sum(), x)
+    torch.testing.assert_close(again, before)
+    torch.testing.assert_close(guided, plain)
+
+
+def test_a_strong_projection_leaves_alone_what_a_task_does_with_its_inputs():
+    torch.manual_seed(0)
+    model = sp.superpose(nn.Sequential(nn.Linear(64, 3, bias=False)), "hadamard", tasks=2)
+    first = torch.randn(50, 4) @ torch.randn(4, 64)  # four directions of 64
+    second = torch.randn(50, 64)
+    moved = {}
+    for strength in (0.0, 1e6):
+        own = copy.deepcopy(model)
+        after(own, first, strength, tasks=(0,))
+        before = own(first, task=0).detach(), own(second, task=1).detach()
+        optimiser = torch.optim.SGD(own.parameters(), lr=1e-3)
+        (own(second, task=1) - 1).square().sum().backward()
+        optimiser.step()
+        now = own(first, task=0), own(second, task=1)
+        moved[strength] = [(a - b).norm().item() for a, b in zip(now, before, strict=True)]
+    (old, new), (kept, learned) = moved[0.0], moved[1e6]
+    assert kept < 1e-3 * old, "the first task is as it was"
+    assert learned > 0.5 * new, "and the second can still learn"
+
+
+def test_what_it_keeps_does_not_grow_with_tasks_and_comes_back():
+    model = sp.superpose(linear(), "binary", tasks=4, private="none")
+    x = rows(model)
+    one, four = after(model, x, 1.0, (0,)), after(model, x, 1.0, (0, 1, 2, 3))
+    assert one.numbers == four.numbers == 2 * (24**2 + 16**2)
+    guided = gradients(model, x, 2)
+    again = Projection(1.0)
+    four.end()
+    assert not any(layer.guides for layer in (model[0], model[2]))
+    again.begin(model)
+    again.load_state_dict(four.state_dict())
+    for name, gradient in gradients(model, x, 2).items():
+        assert torch.equal(gradient, guided[name])
+
+
+def test_it_is_let_go_when_learning_ends():
+    x = torch.randn(64, 24)
+    y = (x[:, 0] > 0).long()
+    stream = TensorStream([(x, y, x, y), (-x, y, -x, y)], period=20, batch_size=16)
+    outcome = train(linear(), stream, "hadamard+projection", lr=1e-3, display=Quiet())
+    assert outcome.result["numbers"]["penalty"] == 2 * (24**2 + 16**2)
+    assert not outcome.model[0].guides
+    assert method("binary+projection", strength=3).penalty.strength == 3
+
+
+@pytest.mark.parametrize("name", ["projection", "complex+projection"])
+def test_it_says_which_networks_it_is_for(name):
+    x, y = torch.randn(8, 24), torch.zeros(8).long()
+    stream = TensorStream([(x, y, x, y)] * 2, period=2, batch_size=4)
+    with pytest.raises(SuperposeError, match="use it with a family"):
+        train(linear(), stream, name, display=Quiet())
+
+
+def test_a_network_that_is_one_layer_has_to_be_put_inside_another():
+    with pytest.raises(SuperposeError, match="inside a module of its own"):
+        Projection().begin(sp.superpose(nn.Linear(4, 2), tasks=2))
+
+
+@pytest.mark.parametrize("options", [{"strength": -1}, {"samples": 0}])
+def test_options_have_to_make_sense(options):
+    with pytest.raises(SuperposeError, match="at least"):
+        Projection(**options)
