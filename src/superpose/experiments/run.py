@@ -54,6 +54,8 @@ def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> O
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         net = experiment.network(settings, stream).to(device())
+        for weight in net.parameters():
+            weight.detach().mul_(settings.gain)
     return train(
         net,
         stream,

@@ -29,7 +29,7 @@ class Settings:
     method: str = "binary"
     """standard, multihead, separate, fast, fast-localmix or a family (binary, complex, onepower,
     rotation, permutation, block-rotation, phase, hadamard, identity); ewc, ewc-online or si; or
-    both, such as binary+ewc."""
+    both, such as binary+ewc, or hadamard+projection."""
     dataset: Annotated[str | None, arg(metavar="NAME")] = None
     """Other data than the experiment's, such as digits."""
     units: int = 256
@@ -57,7 +57,9 @@ class Settings:
     reset: bool = False
     """Start each task with a fresh optimiser state."""
     strength: Annotated[float | None, arg(metavar="FLOAT")] = None
-    """Strength of the penalty of ewc, ewc-online or si."""
+    """Strength of the penalty of ewc, ewc-online, si or projection."""
+    gain: float = 1.0
+    """What the weights that a network starts with are multiplied with."""
     learnable: bool = False
     """Train the contexts too."""
     evaluate_every: Annotated[int | None, arg(metavar="INT")] = None

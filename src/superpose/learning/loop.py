@@ -141,10 +141,9 @@ def train(
             for step in range(max(part.start, training.step), part.stop):
                 if reset and step == part.start:
                     updates.state.clear()
-                if schedule != "constant":
-                    share = factor((step - part.start) / (part.stop - part.start))
-                    for group, rate in zip(updates.param_groups, rates, strict=True):
-                        group["lr"] = rate * share
+                share = penalty.pace * factor((step - part.start) / (part.stop - part.start))
+                for group, rate in zip(updates.param_groups, rates, strict=True):
+                    group["lr"] = rate * share
 
                 x, y, task, context = stream.batch(step)
                 x, y = together.share(x, y)

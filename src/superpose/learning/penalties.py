@@ -65,6 +65,11 @@ class Penalty:
         """Go on where another left off."""
 
     @property
+    def pace(self) -> float:
+        """What the learning rate is multiplied with."""
+        return 1.0
+
+    @property
     def numbers(self) -> int:
         """How many numbers it keeps while learning."""
         return 0

@@ -4,7 +4,10 @@ A step dW changes what a layer gives task k by dW C(k) x, so it costs nothing wh
 has inputs. With Λ = Σₖ E[C(k) x xᵀ C(k)ᵀ] over the tasks learned so far, each scaled to a mean
 eigenvalue of one, the gradient G of a layer's weight (outputs, inputs) becomes
 
-    G (I + strength · Λ)⁻¹.
+    G P  with  P = (I + strength · Λ)⁻¹.
+
+The usual optimisers scale a gradient to the size of its steps again, so the learning rate is
+multiplied with √(tr P / M), M being the inputs: tasks tread more lightly as room gets scarce.
 
 Contexts and projection need each other: contexts turn the tasks' inputs apart, so that a direction
 that one task needs is one that another can do without, and projection takes care of those few
@@ -27,9 +30,9 @@ from superpose.store.inputs import Weight
 
 
 class Projection(Penalty):
-    """G (I + strength · Λ)⁻¹ for the linear and convolution layers of a superposed model.
+    """G P for the linear and convolution layers of a superposed model.
 
-    It keeps Λ and the inverse: twice (inputs)² numbers for each layer, for any number of tasks. Λ
+    It keeps Λ and P: twice (inputs)² numbers for each layer, for any number of tasks. Λ
     is estimated from `samples` rows of each task.
     """
 
@@ -42,7 +45,8 @@ class Projection(Penalty):
         self.strength, self.samples = strength, samples
         self.weights: list[Weight] = []
         self.needed: list[Tensor] = []  # Λ (groups, inputs, inputs)
-        self.guides: list[Tensor] = []  # (I + strength · Λ)⁻¹
+        self.guides: list[Tensor] = []  # P
+        self._pace = 1.0
 
     def begin(self, model: nn.Module) -> None:
         """Find the weights that it can guide, with no task behind."""
@@ -69,7 +73,7 @@ class Projection(Penalty):
             torch.zeros(groups, inputs, inputs, device=weight.tensor.device)
             for weight, (groups, _, inputs) in zip(self.weights, shapes, strict=True)
         ]
-        self.guides = []
+        self.guides, self._pace = [], 1.0
 
     def end(self) -> None:
         """Leave the layers as they were."""
@@ -127,6 +131,10 @@ class Projection(Penalty):
             self.guides.append(guide)
             if isinstance(weight.layer, LinearLayer):
                 weight.layer.guides[weight.name] = guide[0].to(weight.tensor)
+        sizes = [weight.tensor.numel() for weight in self.weights]
+        room = [float(guide.diagonal(dim1=-2, dim2=-1).mean()) for guide in self.guides]
+        shares = (size * share**0.5 for size, share in zip(sizes, room, strict=True))
+        self._pace = sum(shares) / sum(sizes)
 
     def describe(self) -> dict[str, Any]:
         """Its name and options."""
@@ -144,6 +152,11 @@ class Projection(Penalty):
             self._guide()
 
     @property
+    def pace(self) -> float:
+        """√(tr P / M), the mean over all weights."""
+        return self._pace
+
+    @property
     def numbers(self) -> int:
-        """Λ and its inverse."""
+        """Λ and P."""
         return 2 * sum(needed.numel() for needed in self.needed)

@@ -22,5 +22,7 @@ Name = Literal[
     "fig-rotating-mnist",
     "fig-permuting-2000",
     "propositions",
+    "recipe",
+    "ours",
 ]
 Scale = Literal["smoke", "quick", "paper"]

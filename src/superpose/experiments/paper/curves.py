@@ -147,6 +147,33 @@ def averages(found: Table) -> Any:
     return figure
 
 
+def changes(found: Table) -> Any:
+    """What each task knew when just learned (a circle), and at the end (a dot): means of all."""
+    figure = new(7.2, 0.3 * len(found["rows"]) + 1.4)
+    axes = figure.subplots()
+    rows = found["rows"][::-1]
+    for place, row in enumerate(rows):
+        if row["mean_all"] is None:
+            axes.text(100, place, "not run yet", va="center", ha="right", color=GREY, fontsize=8)
+            continue
+        end, learned = Measure(**row["mean_all"]), Measure(**row["when_learned"])
+        colour = COLOURS["binary" if "ours" not in row["label"] else "standard"]
+        axes.plot([100 * end.mean, 100 * learned.mean], [place] * 2, color=colour, lw=1.2)
+        axes.scatter(100 * learned.mean, place, s=26, color="w", edgecolor=colour, zorder=3)
+        axes.scatter(100 * end.mean, place, s=30, color=colour, zorder=3)
+        axes.annotate(
+            str(end), (100 * end.mean, place), xytext=(-6, 0), textcoords="offset points",
+            va="center", ha="right", fontsize=8, fontweight="bold", color=colour,
+        )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
+    axes.tick_params(axis="y", length=0)
+    low = min((row["mean_all"]["mean"] for row in rows if row["mean_all"]), default=0.9)
+    axes.set_xlim(100 * low - 0.25 * (101 - 100 * low), 100)
+    axes.set_xlabel(f"{found['ylabel']} (circles: each when just learned)")
+    caption(figure, small_print(found))
+    return figure
+
+
 def small_print(found: Table) -> str:
     """Scale, settings, seeds, and what has not been run."""
     counts: dict[int, list[str]] = {}

@@ -29,6 +29,35 @@ DATA = {
 }
 
 
+COSINE: dict[str, Any] = {"schedule": "cosine", "lr": 2e-4}
+OURS: dict[str, Any] = {"method": "hadamard+projection", "schedule": "cosine", "lr": 6e-4}
+CHANGES: dict[str, dict[str, Any]] = {
+    "binary, as in the paper": {},
+    "three hidden layers": {"hidden": 3},
+    "learned contexts": {"learnable": True},
+    "a fresh optimiser state for each task": {"reset": True},
+    "Adam": {"optimiser": "adam"},
+    "initial weights halved": {"gain": 0.5},
+    "initial weights doubled": {"gain": 2.0},
+    "cosine schedule": COSINE,
+    "cosine schedule, online EWC": COSINE | {"method": "binary+ewc-online", "strength": 1.0},
+    "permutation": {"method": "permutation"},
+    "block-rotation": {"method": "block-rotation"},
+    "phase": {"method": "phase"},
+    "rotation": {"method": "rotation"},
+    "hadamard": {"method": "hadamard"},
+    "hadamard, cosine schedule": COSINE | {"method": "hadamard"},
+    "hadamard, cosine schedule, online EWC": COSINE
+    | {"method": "hadamard+ewc-online", "strength": 1.0},
+    "hadamard, ours without projection": OURS | {"method": "hadamard"},
+    "ours without contexts": OURS | {"method": "identity+projection"},
+    "ours with binary": OURS | {"method": "binary+projection"},
+    "ours: hadamard, projection, cosine schedule": OURS,
+    "a network for each task": {"method": "separate"},
+}
+"""What might make the paper's method better or worse, and settings that try it."""
+
+
 @dataclass(frozen=True)
 class Item(ABC):
     """A figure or table of the paper."""
@@ -163,6 +192,31 @@ def average_runs(scale: Scale) -> Iterator[Wanted]:
             yield Wanted(permuting(scale, method, units // 2))
 
 
+def recipe_runs(scale: Scale) -> Iterator[Wanted]:
+    """One change at a time, at 256 units and 20 tasks, from the paper's method to ours."""
+    paper = permuting(scale, "binary", 32 if scale == "smoke" else 256)
+    if scale == "paper":
+        paper = replace(paper, tasks=20)
+    for label, changes in CHANGES.items():
+        yield Wanted(replace(paper, **changes), label=label)
+
+
+def our_runs(scale: Scale) -> Iterator[Wanted]:
+    """The paper's method and ours, each at several sizes."""
+    sizes: dict[Scale, tuple[tuple[int, int | None], ...]] = {
+        "smoke": ((32, None),),
+        "quick": ((256, None), (512, None)),
+        "paper": ((256, 50), (2000, 10), (2048, 50)),
+    }
+    for units, tasks in sizes[scale]:
+        paper = permuting(scale, "binary", units)
+        if tasks is not None and tasks != 50:
+            paper = replace(paper, tasks=tasks)
+        for label, changes in (("as in the paper", {}), ("ours", OURS)):
+            where = f"{units} units, {EXPERIMENTS[paper.experiment].complete(paper).tasks} tasks"
+            yield Wanted(replace(paper, **changes), label=f"{where}: {label}")
+
+
 def large_runs(scale: Scale) -> Iterator[Wanted]:
     """Those of the table that are superposed, and standard, at its full size."""
     units = {"smoke": 48, "quick": 512, "paper": 2000}[scale]
@@ -222,6 +276,7 @@ def _about(wanted: list[Wanted]) -> str:
 
 
 UPRIGHT = "accuracy on upright images, %"
+MEAN = "mean accuracy of all tasks, %"
 TEN = (("complex", "complex, 10 contexts"), ("binary", "binary, 10 contexts"))
 
 ITEMS: dict[str, Item] = {
@@ -319,5 +374,21 @@ ITEMS: dict[str, Item] = {
         "Crosstalk and gradients, predicted and measured",
         propositions.draw,
         lambda scale, data_dir: propositions.table(scale),
+    ),
+    "recipe": Learned(
+        "not in the paper",
+        "What keeps more of what was learned",
+        curves.changes,
+        recipe_runs,
+        learning.recipe,
+        MEAN,
+    ),
+    "ours": Learned(
+        "not in the paper",
+        "Our recipe beside the paper's",
+        curves.changes,
+        our_runs,
+        learning.ours,
+        MEAN,
     ),
 }

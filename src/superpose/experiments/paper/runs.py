@@ -23,6 +23,7 @@ SHORT = {
     "contexts": "c",
     "batch_size": "b",
     "lr": "lr",
+    "gain": "gain",
     "strength": "strength",
     "evaluate_every": "e",
 }
@@ -38,6 +39,7 @@ class Wanted:
 
     settings: Settings
     seeds: int = 1
+    label: str = ""
 
     @property
     def folder(self) -> str:
