@@ -134,6 +134,16 @@ def test_the_error_of_one_seed_is_that_of_all(tmp_path):
         side_by_side(jobs, 1, Quiet())
 
 
+def test_an_error_can_wait_until_the_others_have_ended(tmp_path):
+    jobs = [
+        Job(settings(tasks=2, seed=seed, method=name), tmp_path / str(seed), str(seed))
+        for seed, name in enumerate(["bynary", "binary"])
+    ]
+    with pytest.raises(SuperposeError, match="unknown method 'bynary'"):
+        side_by_side(jobs, 1, Quiet(), keep_going=True)
+    assert (tmp_path / "1" / "result.json").exists()
+
+
 def test_the_deviation_is_that_of_a_sample():
     found = spread([{"mean_all": value} for value in (0.1, 0.2, 0.3)])["mean_all"]
     assert found["mean"] == pytest.approx(0.2)

@@ -76,11 +76,13 @@ def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> O
     )
 
 
-def side_by_side(jobs: list[Job], at_once: int, display: Display) -> list[dict[str, Any]]:
+def side_by_side(
+    jobs: list[Job], at_once: int, display: Display, keep_going: bool = False
+) -> list[dict[str, Any]]:
     """Run several experiments, `at_once` of them at a time, each in a process of its own.
 
     Ctrl-C, and the end of this process, stops them at the end of their step, saved. So does the
-    error of one of them.
+    error of one of them, unless `keep_going`: then it is raised when the others have ended.
     """
     context = multiprocessing.get_context("spawn")
     progress: Any = context.Queue()
@@ -93,7 +95,7 @@ def side_by_side(jobs: list[Job], at_once: int, display: Display) -> list[dict[s
                 while running and not stopping.requested:
                     done, running = wait(running, timeout=0.1)
                     _show(progress, display)
-                    if any(_error(each) for each in done):
+                    if not keep_going and any(_error(each) for each in done):
                         break
             finally:  # a second Ctrl-C comes this way too
                 stop.set()

@@ -32,7 +32,10 @@ def train_missing(
     data_dir: Path | None = None,
     display: Callable[[Sequence[str]], Display],
 ) -> int:
-    """Run, or go on with, the runs that these names lack; how many those were."""
+    """Run, or go on with, the runs that these names lack; how many those were.
+
+    The error of one is raised when the others have ended.
+    """
     root = runs_root(out, scale)
     wanted = [each for name in names for each in ITEMS[name].wanted(scale)]
     chosen = runs.only(wanted, only)
@@ -49,15 +52,21 @@ def train_missing(
     shown = display([job.label for job in jobs])
     if at_once > 1 and len(jobs) > 1:
         try:
-            side_by_side(jobs, at_once, shown)
+            side_by_side(jobs, at_once, shown, keep_going=True)
         finally:
             for job in jobs:
                 _settle(job)
         return len(jobs)
+    errors = []
     with shown:
         for job in jobs:
-            run(job, _Inside(shown))
+            try:
+                run(job, _Inside(shown))
+            except SuperposeError as error:
+                errors.append(error)
             _settle(job)
+    if errors:
+        raise errors[0]
     return len(jobs)
 
 
