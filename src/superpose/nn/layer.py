@@ -203,6 +203,8 @@ class Layer(nn.Module):
         if rows is None:
             return context.bind(x)
         dim = self.rows_at(x, rows)
+        if x.ndim == 2:  # stacked contexts take it as it is
+            return context.bind(x)
         front = x.movedim(dim, 0)
         return (
             context.by_row()
