@@ -32,9 +32,7 @@ def cnn():
 
 
 def rows_one_by_one(model, tasks, *inputs):
-    return torch.cat(
-        [model(*(x[i : i + 1] for x in inputs), task=int(t)) for i, t in enumerate(tasks)]
-    )
+    return torch.cat([model(*(x[i : i + 1] for x in inputs), task=t) for i, t in enumerate(tasks)])
 
 
 def randomise_private(model):
@@ -54,6 +52,30 @@ def test_law_3_rows_of_many_tasks(family):
     torch.testing.assert_close(mixed, rows_one_by_one(model, tasks, x))
     torch.testing.assert_close(mixed, model(x, task=tasks.tolist()))
     assert (mixed - model(x, task=tasks.flip(0))).abs().max() > 1e-2
+
+
+def test_rows_of_many_tasks_follow_what_changes_private_tensors():
+    model = randomise_private(sp.superpose(mlp(), tasks=["a", "b", "c"]))
+    x, tasks = torch.randn(4, 12), ["c", "a", "c", "b"]
+
+    def train():
+        model(x, task=tasks).square().sum().backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+
+    def load():
+        model.load_state_dict({name: 2 * tensor for name, tensor in model.state_dict().items()})
+
+    def start_again():
+        model.remove_task("c")
+        model.add_task("c")
+
+    before = model(x, task=tasks)
+    for change in (train, load, start_again):
+        change()
+        after = model(x, task=tasks)
+        torch.testing.assert_close(after, rows_one_by_one(model, tasks, x))
+        assert (after[0] - before[0]).abs().max() > 1e-3
+        before = after
 
 
 def test_unknown_tasks_are_named_with_the_known_ones():
