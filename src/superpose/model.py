@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from superpose import contexts
@@ -154,9 +153,8 @@ class Superposed(nn.Module):
             )
         own = list(layers(self))
         device = next(layer.device for layer in own if layer.contexts)
-        ids = self.superposition.ids(task)
-        tasks = Tasks.of(ids, device)
-        return Selection(torch.as_tensor(ids), {layer.layer: layer.select(tasks) for layer in own})
+        tasks = Tasks.of(self.superposition.ids(task), device)
+        return Selection(tasks.row, {layer.layer: layer.select(tasks) for layer in own})
 
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
         """The forward pass of a selection, where the task has to be data.
@@ -213,6 +211,7 @@ def superpose(
     convolution's input instead of its kernel. `learnable=True` trains the family's own numbers.
     `batch_dim` says where the rows are when it cannot be told for a batch of many tasks.
 
+    >>> import torch
     >>> model = superpose(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), tasks=3)
     >>> model(torch.ones(5, 4), task=2).shape
     torch.Size([5, 2])

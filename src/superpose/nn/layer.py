@@ -158,17 +158,13 @@ class Layer(nn.Module):
 
     def select(self, tasks: Tasks) -> Selected:
         """The contexts and private tensors of these tasks."""
-        contexts = {name: self._context(name, tasks) for name in self.contexts}
-        private = {
-            name: tensors.select(tasks)
-            for name, tensors in self.private_tensors().items()
-            if not name.endswith(CONTEXT)
-        }
+        own = self.private_tensors()
+        contexts = {n: self._context(n, own.get(n + CONTEXT), tasks) for n in self.contexts}
+        private = {n: t.select(tasks) for n, t in own.items() if not n.endswith(CONTEXT)}
         return Selected(contexts, private)
 
-    def _context(self, name: str, tasks: Tasks) -> Context:
+    def _context(self, name: str, learned: PerTask | None, tasks: Tasks) -> Context:
         layer = self.contexts[name]
-        learned = self.private_tensors().get(name + CONTEXT)
         if learned is not None:
             contexts = [layer.make(learned.of(task)) for task in tasks.unique]
             return contexts[0] if tasks.row is None else stack(contexts, tasks.row)
