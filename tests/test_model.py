@@ -78,6 +78,16 @@ def test_rows_of_many_tasks_follow_what_changes_private_tensors():
         before = after
 
 
+def test_a_layer_in_two_places_is_one_layer():
+    layer = nn.Linear(6, 6)
+    net = nn.Sequential(nn.Sequential(layer, nn.ReLU()), nn.Sequential(layer))
+    model = sp.superpose(net, tasks=["a", "b"])
+    assert model.cost().stored == sp.superpose(nn.Sequential(layer), tasks=2).cost().stored
+    model.remove_task("a")
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(model(x, task="b"), sp.unsuperpose(model, "b")(x))
+
+
 def test_unknown_tasks_are_named_with_the_known_ones():
     model = sp.superpose(mlp(), tasks=["cats", "dogs"])
     x = torch.randn(2, 12)
@@ -86,8 +96,9 @@ def test_unknown_tasks_are_named_with_the_known_ones():
             model(x, task=task)
     with pytest.raises(sp.SuperposeError, match="no task was given: call model"):
         model(x)
-    with pytest.raises(sp.SuperposeError, match=r"task=1.5: give a task's name"):
-        model(x, task=1.5)
+    for task in (1.5, []):
+        with pytest.raises(sp.SuperposeError, match=r"task=.*: give a task's name"):
+            model(x, task=task)
 
 
 @every_family

@@ -11,7 +11,14 @@ from superpose import contexts
 from superpose.contexts import Context, Family, LayerContext, stack
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
-from superpose.nn.selection import Selected, Selection, TaskIds, Tasks, active
+from superpose.nn.selection import (
+    Selected,
+    Selection,
+    TaskIds,
+    Tasks,
+    active,
+    whole_numbers,
+)
 
 CONTEXT = "_context"  # a weight's name and this: the learned numbers of its context
 
@@ -188,7 +195,7 @@ class Layer(nn.Module):
         Inside a superposed model that is decided by the model; a layer used by itself is told.
         """
         if task is not None:
-            tasks = Tasks.of(task, self.device)
+            tasks = Tasks.of(whole_numbers(task), self.device)
             return self.select(tasks), None if tasks.row is None else len(tasks.row)
         selection: Selection | None = active.selection
         if selection is None or self.layer not in selection.layers:

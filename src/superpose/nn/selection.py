@@ -27,23 +27,28 @@ class Tasks(NamedTuple):
     row: Tensor | None  # (B,), or None for one task
 
     @classmethod
-    def of(cls, task: TaskIds, device: torch.device) -> Tasks:
-        """From whole numbers: one, or one per row.
+    def of(cls, ids: int | list[int], device: torch.device) -> Tasks:
+        """From one number, or one per row.
 
         >>> Tasks.of([7, 3, 7], torch.device("cpu"))
         Tasks(unique=[7, 3], row=tensor([0, 1, 0]))
         """
-        ids = np.asarray(task.tolist() if isinstance(task, Tensor) else task)
-        if ids.dtype.kind not in "iu" or ids.ndim > 1:
-            raise SuperposeError(
-                f"task={task!r}: give one whole number, or a list or tensor with one per row"
-            )
-        if ids.ndim == 0:
-            return cls([int(ids)], None)
-        whole = ids.tolist()
-        slots = {one: slot for slot, one in enumerate(dict.fromkeys(whole))}
-        row = np.array([slots[one] for one in whole])
+        if isinstance(ids, int):
+            return cls([ids], None)
+        slots = {one: slot for slot, one in enumerate(dict.fromkeys(ids))}
+        row = np.array([slots[one] for one in ids])
         return cls(list(slots), torch.from_numpy(row).to(device))
+
+
+def whole_numbers(task: TaskIds) -> int | list[int]:
+    """The task of a layer used by itself, which has no names for tasks."""
+    ids = np.asarray(task.tolist() if isinstance(task, Tensor) else task)
+    if ids.dtype.kind not in "iu" or ids.ndim > 1:
+        raise SuperposeError(
+            f"task={task!r}: give one whole number, or a list or tensor with one per row"
+        )
+    found: int | list[int] = ids.tolist()
+    return found
 
 
 class Selected(NamedTuple):
