@@ -101,6 +101,8 @@ def test_law_3_a_task_per_row_equals_the_rows_one_by_one(case, dtype, dim):
     unique = [context_of(case, dim, task, dtype) for task in (0, 5, 9)]
     together = stack(unique, torch.tensor([1, 0, 1, 2])).by_row().bind(x)
     assert_near(together, one_by_one, dim, dtype)
+    vectors = stack(unique, torch.tensor([1, 0, 1, 2])).bind(x[:, 0])
+    assert_near(vectors, one_by_one[:, 0], dim, dtype)
     if not isinstance(case.family, contexts.Identity):
         swapped = stack(unique, torch.tensor([0, 1, 1, 2])).by_row().bind(x)
         assert (swapped[:2] - one_by_one[:2]).abs().max() > 0.1

@@ -32,9 +32,7 @@ def cnn():
 
 
 def rows_one_by_one(model, tasks, *inputs):
-    return torch.cat(
-        [model(*(x[i : i + 1] for x in inputs), task=int(t)) for i, t in enumerate(tasks)]
-    )
+    return torch.cat([model(*(x[i : i + 1] for x in inputs), task=t) for i, t in enumerate(tasks)])
 
 
 def randomise_private(model):
@@ -56,6 +54,40 @@ def test_law_3_rows_of_many_tasks(family):
     assert (mixed - model(x, task=tasks.flip(0))).abs().max() > 1e-2
 
 
+def test_rows_of_many_tasks_follow_what_changes_private_tensors():
+    model = randomise_private(sp.superpose(mlp(), tasks=["a", "b", "c"]))
+    x, tasks = torch.randn(4, 12), ["c", "a", "c", "b"]
+
+    def train():
+        model(x, task=tasks).square().sum().backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+
+    def load():
+        model.load_state_dict({name: 2 * tensor for name, tensor in model.state_dict().items()})
+
+    def start_again():
+        model.remove_task("c")
+        model.add_task("c")
+
+    before = model(x, task=tasks)
+    for change in (train, load, start_again):
+        change()
+        after = model(x, task=tasks)
+        torch.testing.assert_close(after, rows_one_by_one(model, tasks, x))
+        assert (after[0] - before[0]).abs().max() > 1e-3
+        before = after
+
+
+def test_a_layer_in_two_places_is_one_layer():
+    layer = nn.Linear(6, 6)
+    net = nn.Sequential(nn.Sequential(layer, nn.ReLU()), nn.Sequential(layer))
+    model = sp.superpose(net, tasks=["a", "b"])
+    assert model.cost().stored == sp.superpose(nn.Sequential(layer), tasks=2).cost().stored
+    model.remove_task("a")
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(model(x, task="b"), sp.unsuperpose(model, "b")(x))
+
+
 def test_unknown_tasks_are_named_with_the_known_ones():
     model = sp.superpose(mlp(), tasks=["cats", "dogs"])
     x = torch.randn(2, 12)
@@ -64,8 +96,9 @@ def test_unknown_tasks_are_named_with_the_known_ones():
             model(x, task=task)
     with pytest.raises(sp.SuperposeError, match="no task was given: call model"):
         model(x)
-    with pytest.raises(sp.SuperposeError, match=r"task=1.5: give a task's name"):
-        model(x, task=1.5)
+    for task in (1.5, []):
+        with pytest.raises(sp.SuperposeError, match=r"task=.*: give a task's name"):
+            model(x, task=task)
 
 
 @every_family

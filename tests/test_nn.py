@@ -257,8 +257,9 @@ def test_standalone_layers_take_a_task():
         out, one = (o[0] if isinstance(o, tuple) else o for o in (out, one))
         torch.testing.assert_close(out[1], one[1])
         assert (out[0] - one[0]).abs().max() > 1e-3
-    with pytest.raises(sp.SuperposeError, match=r"task=1.5: give one whole number"):
-        layers[0][0](torch.randn(3, 6), task=1.5)
+    for task in (1.5, True, "a", [0.5, 1, 2], [[0, 1, 2]], []):
+        with pytest.raises(sp.SuperposeError, match=r"task=.*: give one whole number"):
+            layers[0][0](torch.randn(3, 6), task=task)
 
 
 def test_complex_networks():

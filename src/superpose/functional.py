@@ -54,11 +54,14 @@ def turns(phasors: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, matrix: Tensor) -> Tensor:
-    """y = C x; one matrix for all rows (M, M) or one per row (B, 1, M, M) for x of (B, N, M)."""
+    """y = C x; one matrix for all rows (M, M), or one per row.
+
+    Those are (B, M, M) for x of (B, M), and (B, 1, M, M) for x of (B, N, M).
+    """
     matrix = matrix.to(x.dtype)
     if matrix.ndim == 2:
         return F.linear(x, matrix)
-    return x @ matrix.squeeze(1).mT
+    return torch.einsum("b...i,bji->b...j", x, matrix.flatten(0, -3))
 
 
 def rotate_blocks(x: Tensor, blocks: Tensor) -> Tensor:

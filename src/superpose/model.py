@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from superpose import contexts
@@ -53,11 +52,11 @@ class Superposition:
             task = task.tolist()
         if isinstance(task, (str, int)):
             return self._id(task)
-        if isinstance(task, Iterable):
-            rows = list(task)
-            known = {one: self._id(one) for one in set(rows)}
-            return [known[one] for one in rows]
-        raise SuperposeError(f"task={task!r}: give a task's name or number, or one per row")
+        rows = list(task) if isinstance(task, Iterable) else []
+        if not rows:
+            raise SuperposeError(f"task={task!r}: give a task's name or number, or one per row")
+        known = {one: self._id(one) for one in set(rows)}
+        return [known[one] for one in rows]
 
     def _id(self, task: Any) -> int:
         if not isinstance(task, bool):
@@ -152,11 +151,10 @@ class Superposed(nn.Module):
                 "no task was given: call model(x, task=…), or wrap the call in "
                 "`with model.task(…):`"
             )
-        own = list(layers(self))
+        own = layers(self)
         device = next(layer.device for layer in own if layer.contexts)
-        ids = self.superposition.ids(task)
-        tasks = Tasks.of(ids, device)
-        return Selection(torch.as_tensor(ids), {layer.layer: layer.select(tasks) for layer in own})
+        tasks = Tasks.of(self.superposition.ids(task), device)
+        return Selection(tasks.row, {layer.layer: layer.select(tasks) for layer in own})
 
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
         """The forward pass of a selection, where the task has to be data.
@@ -213,6 +211,7 @@ def superpose(
     convolution's input instead of its kernel. `learnable=True` trains the family's own numbers.
     `batch_dim` says where the rows are when it cannot be told for a batch of many tasks.
 
+    >>> import torch
     >>> model = superpose(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), tasks=3)
     >>> model(torch.ones(5, 4), task=2).shape
     torch.Size([5, 2])
@@ -269,7 +268,7 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     number = None if task is None else model.superposition.ids(task)
     del plain.superposition
     plain.__class__ = type(model)._plain
-    for layer in list(layers(plain)):
+    for layer in layers(plain):
         if isinstance(number, int):
             _assign(layer, layer.read_out(number))
         layer.unsuperpose()
@@ -288,13 +287,20 @@ def _assign(layer: Layer, values: dict[str, Tensor]) -> None:
             own.copy_(value)
 
 
-def layers(model: nn.Module) -> Iterator[Layer]:
-    """The superposed layers of a model, in order."""
-    if isinstance(model, Layer):
-        yield model
-    for name, child in model.named_children():
-        if not (isinstance(model, Layer) and name == "private"):
-            yield from layers(child)
+def layers(model: nn.Module) -> list[Layer]:
+    """The superposed layers of a model, in order, each of them once."""
+    seen: dict[nn.Module, None] = {}
+    waiting: list[nn.Module | None] = [model]
+    while waiting:
+        module = waiting.pop()
+        if module is None or module in seen:
+            continue
+        seen[module] = None
+        inside = module._modules
+        if isinstance(module, Layer):
+            inside = {name: child for name, child in inside.items() if name != "private"}
+        waiting += reversed(inside.values())
+    return [module for module in seen if isinstance(module, Layer)]
 
 
 @functools.cache

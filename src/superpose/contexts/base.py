@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 import torch
@@ -29,7 +29,8 @@ class Context(ABC):
     """C(k), an invertible linear map of the last dimension. Its fields are its tensors.
 
     A context of one task acts on x of shape (…, M). Contexts of B tasks, put together by `stack`,
-    have fields that begin with B; `by_row` lets them act on x of shape (B, N, M), each on its own.
+    have fields that begin with B and act on x of shape (B, M), each on its own row; `by_row` lets
+    them act on x of shape (B, N, M).
     """
 
     @abstractmethod
@@ -77,8 +78,9 @@ class Context(ABC):
     def map(self, function: Callable[..., Tensor], *others: Self) -> Self:
         """The context whose tensors are function(tensor, those of the others in the same place)."""
         mapped = []
-        for field in fields(self):
-            values = [getattr(context, field.name) for context in (self, *others)]
+        names: tuple[str, ...] = self.__match_args__  # of the fields, with no call of `fields`
+        for name in names:
+            values = [getattr(context, name) for context in (self, *others)]
             nested = isinstance(values[0], Context)
             mapped.append(values[0].map(function, *values[1:]) if nested else function(*values))
         return type(self)(*mapped)
@@ -103,7 +105,7 @@ def stack(contexts: Sequence[Context], index: Tensor | None = None) -> Context:
 
     def join(*tensors: Tensor) -> Tensor:
         joined = torch.stack(tensors)
-        return joined if index is None else joined[index]
+        return joined if index is None else joined.index_select(0, index)
 
     return contexts[0].map(join, *contexts[1:])
 

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from threading import RLock
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,7 +94,7 @@ class Table:
         """The contexts of tasks, stacked, that of `unique[row[i]]` for row i."""
         with self.cache.lock:
             slots, stacked = self._slots(unique), self._stacked()
-        index = torch.tensor(slots, device=self.device)[row]
+        index = torch.from_numpy(np.array(slots)).to(self.device).index_select(0, row)
         return stacked.map(lambda tensor: tensor.index_select(0, index))
 
     def _stacked(self) -> Context:
@@ -143,10 +144,11 @@ class ContextCache:
         """The table of a layer."""
         name = (layer, device, dtype)
         with self.lock:
-            if name not in self._tables:
-                self._tables[name] = Table(self, layer, device, dtype)
+            table = self._tables.get(name)
+            if table is None:
+                table = self._tables[name] = Table(self, layer, device, dtype)
             self._tables.move_to_end(name)
-            return self._tables[name]
+            return table
 
     def resize(self, table: Table, size: int) -> None:
         """Take note of a table's size, and drop the tables used longest ago if that is too much."""

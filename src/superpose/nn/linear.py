@@ -24,10 +24,10 @@ class LinearLayer(Layer):
     def forward(self, x: Tensor, task: TaskIds | None = None) -> Tensor:
         """W C(k) x + b; `task` is for a layer used by itself, outside a superposed model."""
         selected, rows = self.selected(task)
-        x = functional.complex_like(x, self.weight)
+        weight = self.to_matrix(selected.private.get("weight", self.weight))
+        x = functional.complex_like(x, weight)
         if "weight" in selected.contexts:
             x = self.bind(selected.contexts["weight"], x, rows)
-        weight = self.to_matrix(selected.private.get("weight", self.weight))
         bias = selected.private.get("bias", self.bias)
         if rows is None:
             return functional.linear(x, weight, bias, self.guides.get("weight"))

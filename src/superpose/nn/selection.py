@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,21 +27,28 @@ class Tasks(NamedTuple):
     row: Tensor | None  # (B,), or None for one task
 
     @classmethod
-    def of(cls, task: TaskIds, device: torch.device) -> Tasks:
-        """From whole numbers: one, or one per row.
+    def of(cls, ids: int | list[int], device: torch.device) -> Tasks:
+        """From one number, or one per row.
 
         >>> Tasks.of([7, 3, 7], torch.device("cpu"))
-        Tasks(unique=[3, 7], row=tensor([1, 0, 1]))
+        Tasks(unique=[7, 3], row=tensor([0, 1, 0]))
         """
-        ids = torch.as_tensor(task)
-        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.ndim > 1:
-            raise SuperposeError(
-                f"task={task!r}: give one whole number, or a list or tensor with one per row"
-            )
-        if ids.ndim == 0:
-            return cls([int(ids)], None)
-        unique, row = ids.unique(return_inverse=True)
-        return cls(unique.tolist(), row.to(device))
+        if isinstance(ids, int):
+            return cls([ids], None)
+        slots = {one: slot for slot, one in enumerate(dict.fromkeys(ids))}
+        row = np.array([slots[one] for one in ids])
+        return cls(list(slots), torch.from_numpy(row).to(device))
+
+
+def whole_numbers(task: TaskIds) -> int | list[int]:
+    """The task of a layer used by itself, which has no names for tasks."""
+    ids = np.asarray(task.tolist() if isinstance(task, Tensor) else task)
+    if ids.dtype.kind not in "iu" or ids.ndim > 1:
+        raise SuperposeError(
+            f"task={task!r}: give one whole number, or a list or tensor with one per row"
+        )
+    found: int | list[int] = ids.tolist()
+    return found
 
 
 class Selected(NamedTuple):
@@ -57,13 +65,13 @@ class Selected(NamedTuple):
 class Selection(NamedTuple):
     """What every layer uses. All of it is tensors, so it is data to `torch.compile` and `vmap`."""
 
-    tasks: Tensor  # () for one task, (B,) for one task per row
+    row: Tensor | None  # (B,), as in Tasks; () where it is mapped over
     layers: dict[str, Selected]
 
     @property
     def rows(self) -> int | None:
         """How many rows have a task of their own; None when the batch has one task."""
-        return self.tasks.shape[0] if self.tasks.ndim else None
+        return None if self.row is None or self.row.ndim == 0 else self.row.shape[0]
 
 
 class _Active(threading.local):
