@@ -50,6 +50,12 @@ CIFAR = [  # (method, steps of distillation, layers that each model keeps for it
     ("solve", 300, ["0"]),
 ]
 TEXT = [("sum", 0, False), ("delta", 0, True), ("solve", 0, False), ("solve", 0, True)]
+PAIRING = [  # (family, whether layers change places, seed): the same fine-tunes, by delta
+    (family, paired, seed)
+    for seed in range(8)
+    for family in ("binary", "hadamard")
+    for paired in (False, True)
+]
 THEORY = [
     *((256, 2, family, method) for family in ("binary", "hadamard") for method in ("sum", "solve")),
     *((512, 5, family, method) for family in ("binary", "hadamard") for method in ("sum", "solve")),
@@ -137,6 +143,26 @@ class Benchmark:
             key = {"net": "BERT, 2 layers of 128", "models": 4, "family": "hadamard"}
             key |= {"method": method, "base": base, "finetune": steps}
             self.record(key, partial(self._text, method, steps, base))
+        for family, paired, seed in PAIRING:
+            key = {"net": "BERT, 2 layers of 128", "models": 4, "family": family}
+            key |= {"method": "delta", "base": True, "random_pairing": paired, "seed": seed}
+            self.record(key, partial(self._pairing, family, paired, seed))
+
+    def _pairing(self, family, paired, seed):  # type: ignore[no-untyped-def]
+        corpus = trained.Reviews()
+        start = trained.text_base(corpus, self.nets)
+        nets = {name: trained.text_net(corpus, name, self.nets) for name in corpus.tasks}
+        inputs = {name: corpus.calibration(name) for name in corpus.tasks}
+        packed = sp.pack(nets, family, method="delta", base=start, random_pairing=paired, seed=seed)
+        found = [corpus.accuracy(packed, name, task=name) for name in corpus.tasks]
+        told = sp.crosstalk(packed, nets, inputs)
+        return {
+            "packed": round(sum(found) / len(found), 2),
+            "packed_each": [round(a, 2) for a in found],
+            "agreement": sum(told.agreement.values()) / len(nets),
+            "output_noise": sum(told.outputs.values()) / len(nets),
+            "layers": [vars(layer) for layer in told.layers],
+        }
 
     def _text(self, method, steps, base):  # type: ignore[no-untyped-def]
         corpus = trained.Reviews()
