@@ -96,6 +96,30 @@ def text() -> str:
     return by_method([row for row in rows("storage/text") if "seed" not in row])
 
 
+def pairing() -> str:
+    """Delta with and without layers that change places: mean and deviation over seeds."""
+    lines = [
+        "| family | random pairing | accuracy | answers as the net alone, % "
+        "| noise of the output, % | mean noise of the layers, % "
+        "| pooler's crosstalk that the answer reads, % | seeds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    found = [row for row in rows("storage/text") if "seed" in row]
+    for family, paired in itertools.product(("binary", "hadamard"), (False, True)):
+        kind = {"family": family, "random_pairing": paired}
+        some = [row for row in found if kind.items() <= row.items()]
+        layers = [[layer["measured"] for layer in row["layers"]] for row in some]
+        cells = [
+            told([row["packed"] for row in some]),
+            *(told([100 * row[name] for row in some]) for name in ("agreement", "output_noise")),
+            told([100 * fmean(noise) for noise in layers]),
+            told([100 * row["read"] for row in some]),
+        ]
+        told_as = "yes" if paired else "no"
+        lines.append(f"| {family} | {told_as} | {' | '.join(cells)} | {len(some)} |")
+    return "\n".join(lines)
+
+
 def by_method(found: list[dict[str, Any]]) -> str:
     lines = ["| method | each net alone | packed | bytes: packed, separate |", "|---|---|---|---|"]
     for row in found:
@@ -162,6 +186,7 @@ TABLES = {
     "mnist": mnist,
     "cifar": cifar,
     "text": text,
+    "pairing": pairing,
     "capacity": capacity,
 }
 
