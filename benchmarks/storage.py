@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 import trained
 import tyro
+from torch import nn
 from tyro.conf import Positional
 
 import superpose as sp
@@ -50,6 +51,12 @@ CIFAR = [  # (method, steps of distillation, layers that each model keeps for it
     ("solve", 300, ["0"]),
 ]
 TEXT = [("sum", 0, False), ("delta", 0, True), ("solve", 0, False), ("solve", 0, True)]
+PAIRING = [  # (family, whether layers change places, seed): the same fine-tunes, by delta
+    (family, paired, seed)
+    for seed in range(5)
+    for family in ("binary", "hadamard")
+    for paired in (False, True)
+]
 THEORY = [
     *((256, 2, family, method) for family in ("binary", "hadamard") for method in ("sum", "solve")),
     *((512, 5, family, method) for family in ("binary", "hadamard") for method in ("sum", "solve")),
@@ -133,15 +140,20 @@ class Benchmark:
         return summary(alone, found) | sizes(packed)
 
     def text(self) -> None:
-        for method, steps, base in TEXT:
-            key = {"net": "BERT, 2 layers of 128", "models": 4, "family": "hadamard"}
-            key |= {"method": method, "base": base, "finetune": steps}
-            self.record(key, partial(self._text, method, steps, base))
-
-    def _text(self, method, steps, base):  # type: ignore[no-untyped-def]
         corpus = trained.Reviews()
         start = trained.text_base(corpus, self.nets)
         nets = {name: trained.text_net(corpus, name, self.nets) for name in corpus.tasks}
+        given = (corpus, start, nets)
+        for method, steps, base in TEXT:
+            key = {"net": "BERT, 2 layers of 128", "models": 4, "family": "hadamard"}
+            key |= {"method": method, "base": base, "finetune": steps}
+            self.record(key, partial(self._text, *given, method, steps, base))
+        for family, paired, seed in PAIRING:
+            key = {"net": "BERT, 2 layers of 128", "models": 4, "family": family}
+            key |= {"method": "delta", "base": True, "random_pairing": paired, "seed": seed}
+            self.record(key, partial(self._pairing, *given, family, paired, seed))
+
+    def _text(self, corpus, start, nets, method, steps, base):  # type: ignore[no-untyped-def]
         alone = [corpus.accuracy(nets[name], name) for name in corpus.tasks]
         inputs = {name: corpus.calibration(name) for name in corpus.tasks}
         given = {"base": start} if base else {}
@@ -150,6 +162,19 @@ class Benchmark:
         )
         found = [corpus.accuracy(packed, name, task=name) for name in corpus.tasks]
         return summary(alone, found) | sizes(packed)
+
+    def _pairing(self, corpus, start, nets, family, paired, seed):  # type: ignore[no-untyped-def]
+        packed = sp.pack(nets, family, method="delta", base=start, random_pairing=paired, seed=seed)
+        found = [corpus.accuracy(packed, name, task=name) for name in corpus.tasks]
+        told = sp.crosstalk(packed, nets, {name: corpus.calibration(name) for name in nets})
+        return {
+            "packed": round(sum(found) / len(found), 2),
+            "packed_each": [round(a, 2) for a in found],
+            "agreement": sum(told.agreement.values()) / len(nets),
+            "output_noise": sum(told.outputs.values()) / len(nets),
+            "read": sum(read(packed, name, net) for name, net in nets.items()) / len(nets),
+            "layers": [vars(layer) for layer in told.layers],
+        }
 
     def theory(self) -> None:
         stream = trained.permuting(20)
@@ -186,6 +211,15 @@ def summary(alone: list[float], packed: list[float]) -> dict[str, object]:
         "alone_each": [round(a, 2) for a in alone],
         "packed_each": [round(a, 2) for a in packed],
     }
+
+
+def read(packed: sp.Packed, name: str, net: nn.Module) -> float:
+    """The share of the pooler's crosstalk in the one direction of 128 that the answer reads."""
+    dense = "bert.pooler.dense.weight"
+    error = sp.unpack(packed, name).get_parameter(dense) - net.get_parameter(dense)
+    no, yes = net.get_parameter("classifier.weight")
+    direction = (yes - no) / (yes - no).norm()
+    return float(((direction @ error).square().sum() / error.square().sum()).detach())
 
 
 def sizes(packed: sp.Packed) -> dict[str, int]:

@@ -6,16 +6,26 @@
 A table stands between `<!-- NAME: … -->` and `<!-- end -->`; NAME is a function below.
 """
 
+import itertools
 import json
 import re
 import sys
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from superpose.experiments import bench
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "speed.md"]
+DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "speed.md", ROOT / "docs" / "storage.md"]
+STORED_BY = {
+    "alone": "each net alone, mean of all",
+    "online": "learned one after the other",
+    "distil": "solve, then 1000 steps of distillation",
+    "solve": "solve",
+    "delta": "delta",
+    "sum": "sum",
+}
 FAMILIES = ["hadamard", "rotation", "phase", "complex", "onepower", "binary", "standard"]
 
 
@@ -46,12 +56,139 @@ def families() -> str:
     return "\n".join(lines)
 
 
+def theory() -> str:
+    """The noise of each layer, measured and predicted."""
+    lines = [
+        "| units | models | family, method | first layer | second | third |",
+        "|---|---|---|---|---|---|",
+    ]
+    errors = []
+    for row in rows("storage/theory"):
+        cells = []
+        for layer in row["layers"]:
+            measured, predicted = layer["measured"], layer["predicted"]
+            errors.append(predicted / measured - 1)
+            off = f"{round(100 * errors[-1]):+d}".replace("-", "−")
+            cells.append(f"{measured:.4f}, {predicted:.4f} ({off} %)")
+        kind = f"{row['family']}, {row['method']}"
+        lines.append(f"| {row['units']} | {row['models']} | {kind} | {' | '.join(cells)} |")
+    close = sum(abs(error) <= 0.1 for error in errors)
+    return "\n".join([*lines, "", f"{close} of {len(errors)} are within 10 %."])
+
+
+def mnist() -> str:
+    lines = [
+        "| units | models | family, method | each net alone | packed | bytes: packed, separate |",
+        "|---|---|---|---|---|---|",
+    ]
+    order = sorted(rows("storage/mnist"), key=lambda row: (row["units"], row["models"]))
+    for row in order:
+        kind = f"{row['units']} | {row['models']} | {row['family']}, {way(row)}"
+        lines.append(f"| {kind} | {accuracies(row)} | {sizes(row, 1)} |")
+    return "\n".join(lines)
+
+
+def cifar() -> str:
+    return by_method(rows("storage/cifar"))
+
+
+def text() -> str:
+    return by_method([row for row in rows("storage/text") if "seed" not in row])
+
+
+def pairing() -> str:
+    """Delta with and without layers that change places: mean and deviation over seeds."""
+    lines = [
+        "| family | random pairing | accuracy | answers as the net alone, % "
+        "| noise of the output, % | mean noise of the layers, % "
+        "| pooler's crosstalk that the answer reads, % | seeds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    found = [row for row in rows("storage/text") if "seed" in row]
+    for family, paired in itertools.product(("binary", "hadamard"), (False, True)):
+        kind = {"family": family, "random_pairing": paired}
+        some = [row for row in found if kind.items() <= row.items()]
+        layers = [[layer["measured"] for layer in row["layers"]] for row in some]
+        cells = [
+            told([row["packed"] for row in some]),
+            *(told([100 * row[name] for row in some]) for name in ("agreement", "output_noise")),
+            told([100 * fmean(noise) for noise in layers]),
+            told([100 * row["read"] for row in some]),
+        ]
+        told_as = "yes" if paired else "no"
+        lines.append(f"| {family} | {told_as} | {' | '.join(cells)} | {len(some)} |")
+    return "\n".join(lines)
+
+
+def by_method(found: list[dict[str, Any]]) -> str:
+    lines = ["| method | each net alone | packed | bytes: packed, separate |", "|---|---|---|---|"]
+    for row in found:
+        lines.append(f"| {way(row)} | {accuracies(row)} | {sizes(row, 2)} |")
+    return "\n".join(lines)
+
+
+def capacity() -> str:
+    """Accuracy against the number of models, best way of storing first."""
+    found = rows("capacity/capacity")
+    counts = sorted({row["models"] for row in found})
+    lines = [
+        f"| units | family | stored by | {' | '.join(map(str, counts))} |",
+        "|---" * (3 + len(counts)) + "|",
+    ]
+    families = ("none", "binary", "hadamard", "permutation")
+    for units in sorted({row["units"] for row in found}):
+        for family, method in itertools.product(families, STORED_BY):
+            kind = {"units": units, "family": family, "method": method}
+            line = {row["models"]: row["accuracy"] for row in found if kind.items() <= row.items()}
+            if line:
+                cells = [f"{line[count]:.1f}" if count in line else "" for count in counts]
+                name = "" if family == "none" else family
+                lines.append(f"| {units} | {name} | {STORED_BY[method]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((ROOT / f"results/{name}.json").read_text())["rows"]
+    return found
+
+
+def way(row: dict[str, Any]) -> str:
+    """How models were packed, in words."""
+    parts = [row["method"]]
+    if row.get("base") and row["method"] != "delta":  # which always has one
+        parts.append("with the base")
+    if row.get("private_layers"):
+        parts.append("first layer private")
+    if row["finetune"]:
+        parts.append(f"{row['finetune']} steps of distillation")
+    return ", ".join(parts)
+
+
+def accuracies(row: dict[str, Any]) -> str:
+    return f"{row['alone']:.1f} | {row['packed']:.1f}"
+
+
+def sizes(row: dict[str, Any], digits: int) -> str:
+    packed, separate = (row[f"{kind}_bytes"] / 1e6 for kind in ("stored", "separate"))
+    return f"{packed:.{digits}f} MB, {separate:.{digits}f} MB"
+
+
 def told(values: list[float]) -> str:
     deviation = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
     return f"{fmean(values):.1f}{deviation}"
 
 
-TABLES = {"speed": speed, "first use": first_use, "families": families}
+TABLES = {
+    "speed": speed,
+    "first use": first_use,
+    "families": families,
+    "theory": theory,
+    "mnist": mnist,
+    "cifar": cifar,
+    "text": text,
+    "pairing": pairing,
+    "capacity": capacity,
+}
 
 
 def renewed(text: str) -> str:

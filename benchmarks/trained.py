@@ -1,5 +1,6 @@
 """Networks to pack: each trained by itself, once, and kept as a file."""
 
+import functools
 import itertools
 import json
 import os
@@ -135,11 +136,13 @@ class Reviews:
         counts = Counter(word for text in self.texts for word in text)
         self.number = {w: i + 2 for i, (w, _) in enumerate(counts.most_common(self.WORDS - 2))}
 
+        self.rows = functools.cache(self._rows)
+
     @property
     def tasks(self) -> list[str]:
         return list(self.HIDDEN)
 
-    def rows(self, task: str) -> tuple[Tensor, Tensor]:
+    def _rows(self, task: str) -> tuple[Tensor, Tensor]:
         """Word numbers (N, LENGTH), 0 where a text has ended, and answers (N,), half of them 1."""
         yes, no = self.HIDDEN[task]
         ids, answers = [], []

@@ -95,6 +95,9 @@ def test_delta_with_a_base(files, call):
     assert torch.equal(loaded.layers[1].base.weight, base)
     call("unpack", "many.safetensors", "a", *ARCHITECTURE, "--out", "a_again.safetensors")
     assert load_file("a_again.safetensors").keys() == load_file("a.safetensors").keys()
+    assert not loaded.superposition.conversion.random_pairing
+    call(*packing("ab", "--method", "delta", "--random-pairing"))
+    assert sp.load("many.safetensors", make()).superposition.conversion.random_pairing
 
 
 def test_inspect_needs_no_architecture(files, call):
@@ -155,6 +158,7 @@ def test_an_architecture_from_transformers(files, call):
         (packing("ab", "--calibration", *pairs("a", "_inputs")), "no calibration inputs for 'b'"),
         (packing("ab", "--calibration", *pairs("c", "_inputs")), "there is no model c to pack"),
         (packing("ab", "--family", "best"), "unknown family 'best'"),
+        (packing("ab", "--method", "sum", "--random-pairing"), "random_pairing is for method"),
         (["pack", "a=a.safetensors", "--net", "nowhere:f", "--out", "o"], "No module named 'nowhe"),
         (["pack", "a=a.safetensors", "--net", "math", "--out", "o"], "write it as MODULE:FUNCTION"),
         (["pack", "a=a.safetensors", "--net", "math:pi", "--out", "o"], "--net math:pi: "),

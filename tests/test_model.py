@@ -407,6 +407,22 @@ def test_vmap_over_rows_tasks_and_gradients(family):
         torch.testing.assert_close(gradient, torch.stack(expected))
 
 
+@every_family
+def test_a_context_may_be_used_first_inside_a_transform(family):
+    model = sp.superpose(mlp(), family, tasks=3, seed=4321)  # a seed of its own: nothing is cached
+    parameters = {n: p.detach() for n, p in model.named_parameters() if "weight" in n}
+    x = torch.randn(4, 12)
+
+    def loss(parameters):
+        output = torch.func.functional_call(model, parameters, (x,), {"task": 1})
+        return output.square().sum()
+
+    found = torch.func.grad(loss)(parameters)
+    model(x, task=1).square().sum().backward()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, model.get_parameter(name).grad)
+
+
 @pytest.mark.parametrize("family", [n for n in cases.NAMES if n not in ("complex", "onepower")])
 def test_autocast_to_bfloat16(family):
     model = sp.superpose(mlp(), family, tasks=3)

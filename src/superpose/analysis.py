@@ -30,6 +30,7 @@ from superpose import contexts
 from superpose.contexts import Family
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, layers, superpose
+from superpose.nn.layer import Layer
 from superpose.store.distil import logits
 from superpose.store.inputs import Rows, Weight, in_order, quiet_run, reaching
 from superpose.store.packed import METHODS, Packed
@@ -257,12 +258,17 @@ def _summed(
 ) -> tuple[float, float]:
     """Measured and predicted noise of a layer on the inputs that it had in the model alone."""
     names = packed.superposition.names
-    base = base_of(packed, weight)
-    stored = {t: _some_outputs(weight, sources.open(t), base) for t in names}
+    pairing = weight.layer.pairing
+    peers = [Weight(one, weight.name) for one in (pairing.layers if pairing else [weight.layer])]
+    stored: dict[tuple[Any, Layer], Tensor] = {}  # by task and the layer that it is kept in
+    for task, number in names.items():
+        net = sources.open(task)
+        for one in peers:
+            stored[task, one.layer.slot(number)] = _some_outputs(packed, one, net)
     family = next(iter(weight.layer.contexts.values())).family
     measured = predicted = 0.0
     for task, number in names.items():
-        net = sources.open(task)
+        net, slot = sources.open(task), weight.layer.slot(number)
         own = read_out(packed, [weight], number)[weight.plain]
         change = own.double() - net.get_parameter(weight.plain).detach().double()
         noisy = _sampled(weight.matrix(change))
@@ -272,7 +278,7 @@ def _summed(
             x = _rows_of(part.x.double())
             error += float((x @ noisy.mT).square().sum())
             energy += float((x @ alone.mT).square().sum())
-            others = [weights for other, weights in stored.items() if other != task]
+            others = [stored[other, slot] for other in names if other != task]
             expected += _expected(family, weight, others, x)
         measured += error / energy / len(names)
         predicted += expected / energy / len(names)
@@ -298,7 +304,9 @@ def _expected(family: Family, weight: Weight, others: Iterable[Tensor], x: Tenso
     )
 
 
-def _some_outputs(weight: Weight, net: nn.Module, base: Tensor | None) -> Tensor:
+def _some_outputs(packed: Superposed, weight: Weight, net: nn.Module) -> Tensor:
+    """Of what a model stores in a weight."""
+    base = base_of(packed, weight)
     own = net.get_parameter(weight.plain).detach().double()
     return _sampled(weight.matrix(own if base is None else own - base.detach()))
 

@@ -125,10 +125,12 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
 
 
 def context_digest(model: Superposed) -> str:
-    """A digest of what the contexts of the first task do in each layer."""
+    """A digest of what the contexts of the first task do in each layer, and of its pairing."""
     digest = hashlib.sha256()
     first = min(model.superposition.names.values())
     for layer in layers(model):
+        if layer.pairing is not None:
+            digest.update(layer.slot(first).layer.encode() + b"\0")
         for bound in layer.contexts.values():
             probe = torch.linspace(1, 2, bound.dim, dtype=torch.float64)
             context = bound.family.context(bound.keys(first)[0], bound.dim)

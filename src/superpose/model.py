@@ -268,9 +268,9 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     number = None if task is None else model.superposition.ids(task)
     del plain.superposition
     plain.__class__ = type(model)._plain
-    for layer in layers(plain):
+    for layer, stored in zip(layers(plain), layers(model), strict=True):
         if isinstance(number, int):
-            _assign(layer, layer.read_out(number))
+            _assign(layer, stored.read_out(number))
         layer.unsuperpose()
     restore(plain)
     return plain

@@ -34,6 +34,8 @@ class Pack(Network):
     """Unlabelled inputs of each model: one tensor a file, or the network's arguments by name."""
     base: Annotated[Path | None, arg(metavar="FILE")] = None
     """The weights that the models started from."""
+    random_pairing: bool = False
+    """With delta: layers of one shape change places, in an order drawn for each model."""
     private_layers: tuple[str, ...] = ()
     """Layers that each model keeps for itself."""
     finetune: int = 0
@@ -60,6 +62,7 @@ class Pack(Network):
             method=self.method,
             calibration={n: partial(read_inputs, p) for n, p in inputs.items()} if inputs else None,
             base=self.load(self.base) if self.base else None,
+            random_pairing=self.random_pairing,
             private_layers=self.private_layers,
             finetune=self.finetune,
             seed=self.seed,

@@ -111,7 +111,8 @@ class Table:
         if self.bytes > self.cache.max_bytes:  # one layer fills the cache: start again
             self._clear()
             missing = wanted
-        new = [self.layer.derive(task).to(self.device, self.dtype) for task in missing]
+        with torch._C._DisableFuncTorch():  # kept tensors must not belong to a `torch.func.grad`
+            new = [self.layer.derive(task).to(self.device, self.dtype) for task in missing]
         used = len(self.slots)
         if self.stacked is None or used + len(new) > self.capacity:
             self.capacity = max(2 * used, used + len(new))

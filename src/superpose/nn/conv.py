@@ -39,7 +39,7 @@ class ConvLayer(Layer):
         return {"weight": (channels * positions, self.groups)}
 
     def to_blocks(self, weight: Tensor) -> Tensor:
-        """The kernel as (groups, outputs, inputs, positions), of one group each."""
+        """The kernel as (groups, outputs, inputs, positions); leading dimensions stay."""
         raise NotImplementedError
 
     def from_blocks(self, blocks: Tensor) -> Tensor:
@@ -49,11 +49,9 @@ class ConvLayer(Layer):
     def to_matrix(self, weight: Tensor) -> Tensor:
         """The kernel with what is bound last, groups apart if there are several."""
         blocks = self.to_blocks(weight)
-        if self.mode == "channel":
-            matrix = blocks.transpose(2, 3).flatten(1, 2)  # outputs and positions, then inputs
-        else:
-            matrix = blocks.flatten(2)
-        return matrix.squeeze(0) if self.groups == 1 else matrix
+        by_channel = self.mode == "channel"  # outputs and positions, then inputs
+        matrix = blocks.mT.flatten(-3, -2) if by_channel else blocks.flatten(-2)
+        return matrix.squeeze(-3) if self.groups == 1 else matrix
 
     def from_matrix(self, matrix: Tensor) -> Tensor:
         """The inverse of `to_matrix`; leading dimensions stay."""
@@ -104,12 +102,13 @@ class ConvLayer(Layer):
         matrix = self.to_matrix(weight)
         if rows is None:
             return self.from_matrix(self.grouped("weight", context).bind_weight(matrix))
-        repeated = matrix.expand(rows, *matrix.shape)
+        if weight.ndim == self.weight.ndim:
+            matrix = matrix.expand(rows, *matrix.shape)
+        repeated = matrix
         if self.groups > 1:  # each group of each row
-            repeated = repeated.flatten(0, 1)
+            repeated = matrix.flatten(0, 1)
             context = context.map(lambda tensor: tensor.flatten(0, 1))
-        kernels = context.by_row().bind_weight(repeated)
-        return self.from_matrix(kernels.view(rows, *matrix.shape))
+        return self.from_matrix(context.by_row().bind_weight(repeated).view(matrix.shape))
 
     def bind_channels(self, context: Context, x: Tensor) -> Tensor:
         """C(k) on the channels of x (rows, channels, …), each row and group by its own."""
@@ -125,7 +124,7 @@ class ForwardConv(ConvLayer):
 
     def to_blocks(self, weight: Tensor) -> Tensor:
         """Outputs come first already."""
-        return weight.flatten(2).unflatten(0, (self.groups, -1))
+        return weight.flatten(-len(self.kernel_size)).unflatten(-3, (self.groups, -1))
 
     def from_blocks(self, blocks: Tensor) -> Tensor:
         """Groups join the outputs again."""
@@ -148,7 +147,8 @@ class TransposedConv(ConvLayer):
 
     def to_blocks(self, weight: Tensor) -> Tensor:
         """Inputs come first: they change places with the outputs."""
-        return weight.flatten(2).unflatten(0, (self.groups, -1)).transpose(1, 2)
+        blocks = weight.flatten(-len(self.kernel_size)).unflatten(-3, (self.groups, -1))
+        return blocks.transpose(-3, -2)
 
     def from_blocks(self, blocks: Tensor) -> Tensor:
         """Inputs come first again, and groups join them."""

@@ -24,7 +24,7 @@ from superpose.nn.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
-from superpose.nn.layer import Layer, joined
+from superpose.nn.layer import Layer, joined, pair
 from superpose.nn.linear import Embedding, Linear, TransposedLinear
 from superpose.nn.norm import (
     BatchNorm1d,
@@ -79,6 +79,7 @@ class Conversion:
     conv: str = "kernel"
     batch_dim: int | None = None
     base: bool = False  # each layer keeps a base that all tasks share, and superposes the rest
+    random_pairing: bool = False  # layers of one shape change places, differently for each task
 
     def __post_init__(self) -> None:
         """Check what can be checked without the model."""
@@ -140,6 +141,8 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
             f"{type(model).__name__} has no layer to superpose: it needs at least one linear, "
             "convolution, attention or recurrent layer that is not in skip or private_layers"
         )
+    if conversion.random_pairing:
+        pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
     _block_fast_paths(modules, on=False)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -11,6 +14,7 @@ from superpose import contexts
 from superpose.contexts import Context, Family, LayerContext, stack
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
+from superpose.keys import Key, permutation
 from superpose.nn.selection import (
     Selected,
     Selection,
@@ -58,14 +62,49 @@ class PerTask(nn.Module):
 
     def select(self, tasks: Tasks) -> Tensor:
         """The task's tensor itself, or a new one with a row for each row of the batch."""
-        if tasks.row is None:
-            return self.of(tasks.unique[0])
         own = self._tensors()
-        return torch.stack([own[str(task)] for task in tasks.unique]).index_select(0, tasks.row)
+        return by_row([own[str(task)] for task in tasks.unique], tasks.row)
 
     def _tensors(self) -> dict[str, Tensor]:
         """By task; `getattr` would take ten times as long. A replica has them as attributes."""
         return cast(dict[str, Tensor], self._parameters or self._buffers or vars(self))
+
+
+def by_row(tensors: list[Tensor], row: Tensor | None) -> Tensor:
+    """The one tensor itself, or a new one that has `tensors[row[i]]` in row i."""
+    return tensors[0] if row is None else torch.stack(tensors).index_select(0, row)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Layers whose weights have one shape, and change places in an order drawn for each task.
+
+    What task k has in layer i is kept in the weight of layer π(i), with π from the key (seed,
+    shape, k), so that what tasks keep in one place belongs to unrelated layers.
+    """
+
+    layers: list[Layer]
+    seed: int
+    shape: tuple[int, ...]
+
+    def slot(self, layer: Layer, task: int) -> Layer:
+        """The layer in whose weight this one's is kept for a task."""
+        order = _order(Key(self.seed, f"random pairing {self.shape}", task), len(self.layers))
+        return self.layers[order[self.layers.index(layer)]]
+
+
+_order = functools.lru_cache(maxsize=4096)(permutation)
+
+
+def pair(layers: Iterable[Layer], seed: int) -> None:
+    """Let layers, of one bound weight each, change places with those of the same shape."""
+    pairings: dict[object, Pairing] = {}
+    for layer in sorted(layers, key=lambda one: one.layer):  # whatever their order in the network
+        (name,) = layer.contexts
+        weight = getattr(layer, name)
+        alike = (weight.shape, weight.dtype)
+        layer.pairing = pairings.setdefault(alike, Pairing([], seed, tuple(weight.shape)))
+        layer.pairing.layers.append(layer)
 
 
 class Layer(nn.Module):
@@ -74,7 +113,7 @@ class Layer(nn.Module):
     `contexts` has an entry for each weight that is bound, `private` one for each tensor that every
     task has for itself. `guides` may have a matrix for a bound weight that its gradient is
     multiplied by. `batch_dim` is where the rows are; None means first, with an error where that
-    would be a guess.
+    would be a guess. With a `pairing`, a bound weight is that of another layer for each task.
     """
 
     layer: str
@@ -83,6 +122,7 @@ class Layer(nn.Module):
     private: nn.ModuleDict
     guides: dict[str, Tensor]
     batch_dim: int | None
+    pairing: Pairing | None
 
     def bound(self) -> dict[str, tuple[int, int]]:
         """For each weight that can be bound: its number of inputs, and of groups."""
@@ -98,19 +138,19 @@ class Layer(nn.Module):
 
     def read_out(self, task: int) -> dict[str, Tensor]:
         """What a plain layer needs to do what this one does for a task: W C(k), private tensors."""
-        contexts, private = self.select(Tasks([task], None))
-        weights = {
-            name: self.from_matrix(self.grouped(name, context).bind_weight(self.matrix(name)))
-            for name, context in contexts.items()
-        }
-        return weights | private
+        contexts, own = self.select(Tasks([task], None))
+        weights = {}
+        for name, context in contexts.items():
+            matrix = self.to_matrix(own.get(name, getattr(self, name)))
+            weights[name] = self.from_matrix(self.grouped(name, context).bind_weight(matrix))
+        return own | weights
 
-    def matrix(self, name: str) -> Tensor:
-        """A bound weight as a matrix, or one for each group."""
-        return self.to_matrix(getattr(self, name))
+    def slot(self, task: int) -> Layer:
+        """The layer in whose weight this one's is kept for a task: itself without a pairing."""
+        return self if self.pairing is None else self.pairing.slot(self, task)
 
     def grouped(self, name: str, context: Context) -> Context:
-        """The context, ready for `matrix(name)`."""
+        """The context, ready for a bound weight as `to_matrix` gives it."""
         return context if self.contexts[name].groups == 1 else context.by_row()
 
     def superpose(
@@ -128,6 +168,7 @@ class Layer(nn.Module):
         self.contexts = {}
         self.private = nn.ModuleDict()
         self.guides = {}
+        self.pairing = None
         if family is None:
             return
         for name, (dim, groups) in self.bound().items():
@@ -149,7 +190,8 @@ class Layer(nn.Module):
             if not name.endswith(CONTEXT):
                 getattr(self, name).requires_grad_(tensors.trained)
         plain = self.plain_class
-        for name in ("layer", "plain_class", "contexts", "private", "guides", "batch_dim"):
+        own = ("layer", "plain_class", "contexts", "private", "guides", "batch_dim", "pairing")
+        for name in own:
             delattr(self, name)
         self.__class__ = plain  # type: ignore[assignment]
 
@@ -167,10 +209,14 @@ class Layer(nn.Module):
         return cast(dict[str, PerTask], self.private._modules)
 
     def select(self, tasks: Tasks) -> Selected:
-        """The contexts and private tensors of these tasks."""
+        """The contexts and private tensors of these tasks, and bound weights kept elsewhere."""
         own = self.private_tensors()
         contexts = {n: self._context(n, own.get(n + CONTEXT), tasks) for n in self.contexts}
         private = {n: t.select(tasks) for n, t in own.items() if not n.endswith(CONTEXT)}
+        if self.pairing is not None:
+            for name in self.contexts:
+                weights = [getattr(self.slot(task), name) for task in tasks.unique]
+                private[name] = by_row(weights, tasks.row)
         return Selected(contexts, private)
 
     def _context(self, name: str, learned: PerTask | None, tasks: Tasks) -> Context:

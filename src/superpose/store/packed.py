@@ -141,7 +141,7 @@ class Packed(Superposed):
         self._set_private(name, net)
 
     def _add_term(self, number: int, net: nn.Module, sign: int) -> None:
-        """Add (or subtract) W C⁻¹ of one model in every layer: equation 1."""
+        """Add (or subtract) W C⁻¹ of one model for every layer: equation 1."""
         for layer in layers(self):
             pair = _parent(self, layer.layer)
             for tensor in layer.contexts:
@@ -150,7 +150,7 @@ class Packed(Superposed):
                     own = own - pair.base.weight.detach().double()
                 context = layer.grouped(tensor, layer.contexts[tensor].derive(number))
                 term = layer.from_matrix(context.unbind_weight(layer.to_matrix(own)))
-                target = getattr(layer, tensor)
+                target = getattr(layer.slot(number), tensor)
                 with torch.no_grad():
                     target.copy_(target.double() + sign * term)
 
@@ -175,6 +175,7 @@ def pack(
     method: str = "solve",
     calibration: Mapping[Any, Any] | None = None,
     base: nn.Module | None = None,
+    random_pairing: bool = False,
     seed: int = 0,
     private_layers: Iterable[str] = (),
     skip: Iterable[str] = (),
@@ -196,7 +197,8 @@ def pack(
       distillation on the same inputs. With a `base`, it is differences from it that are stored.
     - "sum": W = Σₖ Wₖ C(k)⁻¹, the paper's equation 1, for study.
     - "delta": one base for all, and the sum of the models' differences from it; without a `base`
-      it is the models' mean.
+      it is the models' mean. With `random_pairing` layers of one shape change places before they
+      are summed, in an order drawn for each task, so that unrelated differences are added up.
 
     Biases and norms are private to each task; what all models have in common is kept once;
     embeddings that differ become private. The result is a superposed model: it runs with a task,
@@ -211,6 +213,8 @@ def pack(
     """
     if method not in METHODS:
         raise SuperposeError(f"method={method!r}: use one of {', '.join(METHODS)}")
+    if random_pairing and method != "delta":
+        raise SuperposeError(f"random_pairing is for method 'delta', and this one is {method!r}")
     chosen = contexts.family(family)
     if chosen.complex_valued:
         raise SuperposeError(
@@ -233,6 +237,7 @@ def pack(
         conv,
         batch_dim,
         base is not None,
+        random_pairing,
     )
     names: dict[Name, int] = {name: number for number, name in enumerate(sources.models)}
     packed = build(sources.open(next(iter(names))), chosen, names, seed, conversion, Packed)
