@@ -53,7 +53,7 @@ CIFAR = [  # (method, steps of distillation, layers that each model keeps for it
 TEXT = [("sum", 0, False), ("delta", 0, True), ("solve", 0, False), ("solve", 0, True)]
 PAIRING = [  # (family, whether layers change places, seed): the same fine-tunes, by delta
     (family, paired, seed)
-    for seed in range(5)
+    for seed in range(6)
     for family in ("binary", "hadamard")
     for paired in (False, True)
 ]
