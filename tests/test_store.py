@@ -509,7 +509,7 @@ def spoiled(value):
         ({"a": mlp()}, {"calibration": {"a": 3}}, "calibration of 'a' is no tensor"),
         ({"a": mlp()}, {"calibration": {"a": torch.zeros(0, 12)}}, r"of \[0\] rows"),
         ({"a": mlp()}, {"calibration": {"a": torch.full((4, 12), torch.nan)}}, "not finite"),
-        ({"a": mlp()}, {"method": "sum", "finetune": 5}, "finetune needs calibration inputs"),
+        ({"a": mlp()}, {"method": "sum", "finetune": 5}, "finetune=5 is for method 'solve'"),
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"calibration": {"a": torch.ones(2, 3, 4)}},
          "cannot fit LSTM '0': name it in private_layers"),
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"method": "delta"}, "cannot keep a base"),

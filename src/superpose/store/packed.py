@@ -221,8 +221,8 @@ def pack(
             f"the family {family!r} makes networks complex-valued, so models could not come out as "
             "they went in: use 'phase', which is complex superposition for a real network"
         )
-    if calibration is None and method != "solve" and finetune:
-        raise SuperposeError("finetune needs calibration inputs, and method 'solve'")
+    if method != "solve" and finetune:
+        raise SuperposeError(f"finetune={finetune} is for method 'solve', not {method!r}")
     sources = Sources(models)
     check_names(list(sources.models))
     if calibration is not None:
