@@ -38,6 +38,7 @@ def fake(root: Path, settings: Settings, start: float = 0.95, end: float = 0.8) 
         "first_task": end,
         "mean_last_ten": fmean(final[-10:]),
         "mean_all": fmean(final),
+        "mean_when_learned": start,
         "final": final,
     }
     path = place(root, settings)
@@ -68,7 +69,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_name_of_the_issue_is_there() -> None:
     assert set(ITEMS) == set(get_args(Name))
-    assert len(ITEMS) == 14
+    assert len(ITEMS) == 16
 
 
 def test_finished_runs_hold_four_files_and_no_paths(smoke: Path) -> None:
@@ -147,8 +148,9 @@ def test_a_run_that_ended_in_a_killed_process_is_settled_later(tmp_path: Path) -
 
 
 def test_runs_side_by_side_are_settled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_turn(jobs: list[Job], at_once: int, display: Quiet) -> None:
+    def in_turn(jobs: list[Job], at_once: int, display: Quiet, keep_going: bool) -> None:
         assert at_once == 2
+        assert keep_going
         for job in jobs:
             run(job, display)
 
@@ -200,6 +202,7 @@ def test_runs_of_different_settings_have_different_folders() -> None:
         {"reset": True},
         {"strength": 1.0},
         {"learnable": True},
+        {"gain": 2.0},
         {"evaluate_every": 7},
     ]
     folders = {folder(replace(base, **change)) for change in changed}
@@ -261,6 +264,29 @@ def test_every_figure_draws_full_data(name: str, tmp_path: Path) -> None:
     assert all(check["verdict"] != "not run yet" for check in found["checks"])
     for end in ("png", "svg", "json"):
         assert (tmp_path / "paper" / f"{name}.{end}").stat().st_size > 1000
+
+
+def test_changes_are_judged_by_the_mean_of_all_tasks(tmp_path: Path) -> None:
+    paper, deeper, learned, *_ = ITEMS["recipe"].wanted("paper")
+    for wanted, end in ((paper, 0.80), (deeper, 0.85), (learned, 0.81)):
+        fake(tmp_path / "runs", wanted.settings, end=end)
+    found = produce.make("recipe", "paper", tmp_path)
+    assert [row["label"] for row in found["rows"][:2]] == [paper.label, deeper.label]
+    assert found["rows"][1]["when_learned"]["mean"] == 0.95
+    verdicts = [check["verdict"] for check in found["checks"]]
+    assert verdicts[:3] == ["holds", "undecided", "not run yet"]
+
+
+@pytest.mark.parametrize(("end", "verdict"), [(0.983, "holds"), (0.95, "fails")])
+def test_ours_is_held_to_its_goal(end: float, verdict: str, tmp_path: Path) -> None:
+    wanted = {each.folder: each for each in ITEMS["ours"].wanted("paper")}
+    ours = next(folder for folder in wanted if "projection-u2048" in folder)
+    fake(tmp_path / "runs", wanted[ours].settings, start=0.985, end=end)
+    found = produce.make("ours", "paper", tmp_path)
+    checks = {check["claim"]: check["verdict"] for check in found["checks"]}
+    assert checks["2048 units, 50 tasks: the mean of all is at least 97.6"] == verdict
+    assert checks["2048 units, 50 tasks: ours is better than the paper's method"] == "not run yet"
+    assert checks["2000 units, 10 tasks: the mean of all is at least 98.4"] == "not run yet"
 
 
 def test_the_same_numbers_give_the_same_bytes(tmp_path: Path) -> None:

@@ -105,6 +105,18 @@ def test_a_strong_projection_leaves_alone_what_a_task_does_with_its_inputs():
     assert learned > 0.5 * new, "and the second can still learn"
 
 
+def test_means_alone_take_one_direction_a_task():
+    model = sp.superpose(nn.Sequential(nn.Linear(24, 3, bias=False)), "hadamard", tasks=2)
+    x = rows(model, 64) + 2
+    projection = Projection(1e3, samples=64, means=True)
+    projection.begin(model)
+    projection.after_task((model(part, task=0) for part in [x]), torch.Generator())
+    mean = model[0].contexts["weight"].derive(0).bind(x.mean(0))
+    guide = projection.guides[0][0]
+    assert (mean @ guide).norm() < 1e-3 * mean.norm()
+    assert torch.linalg.matrix_rank(torch.eye(24) - guide, tol=1e-2) == 1
+
+
 def test_what_it_keeps_does_not_grow_with_tasks_and_comes_back():
     model = sp.superpose(linear(), "binary", tasks=4, private="none")
     x = rows(model)

@@ -5,6 +5,7 @@ of the plain network, `binary+ewc` both.
 """
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,6 +24,7 @@ PENALTIES: dict[str, Callable[..., Penalty]] = {
     "ewc-online": OnlineEWC,
     "si": SI,
     "projection": Projection,
+    "projection-means": functools.partial(Projection, means=True),
 }
 FAST: dict[str, contexts.Family] = {
     "fast": contexts.Complex(),
@@ -69,9 +71,9 @@ def method(
     Networks: `standard` (as it comes), `multihead` (an output layer for each task, the last linear
     one unless `head` names another), `separate` (a network for each task), a family's name, `fast`
     and `fast-localmix` (complex contexts, for a stream with a new context at every step).
-    Penalties: `ewc`, `ewc-online`, `si`, and `projection`, which is for superposed networks;
-    `strength` is theirs. What else is given goes to
-    `superpose`, such as `private="none"`. Other options of a penalty, or one of your own:
+    Penalties: `ewc`, `ewc-online`, `si` and, for superposed networks, `projection` and
+    `projection-means`; `strength` is theirs. What else is given goes to `superpose`, such as
+    `private="none"`. Other options of a penalty, or one of your own:
     `dataclasses.replace(method("binary"), penalty=EWC(samples=4096))`.
 
     >>> method("binary+ewc", strength=3).penalty.strength

@@ -32,17 +32,18 @@ from superpose.store.inputs import Weight
 class Projection(Penalty):
     """G P for the linear and convolution layers of a superposed model.
 
-    It keeps Λ and P: twice (inputs)² numbers for each layer, for any number of tasks. Λ
-    is estimated from `samples` rows of each task.
+    It keeps Λ and P: twice (inputs)² numbers for each layer, for any number of tasks. Λ is
+    estimated from `samples` rows of each task. With `means`, Λ has only the mean of each task's
+    inputs in it, one direction a task; it is there to tell how much of the crosstalk lies in it.
     """
 
-    def __init__(self, strength: float = 1.0, samples: int = 2048) -> None:
+    def __init__(self, strength: float = 1.0, samples: int = 2048, means: bool = False) -> None:
         if not strength >= 0 or samples < 1:
             raise SuperposeError(
                 f"strength={strength}, samples={samples}: a projection's strength is at least 0, "
                 "and it needs at least one row of each task"
             )
-        self.strength, self.samples = strength, samples
+        self.strength, self.samples, self.means = strength, samples, means
         self.weights: list[Weight] = []
         self.needed: list[Tensor] = []  # Λ (groups, inputs, inputs)
         self.guides: list[Tensor] = []  # P
@@ -96,7 +97,8 @@ class Projection(Penalty):
                 if rows >= self.samples:
                     break
         for needed, own in zip(self.needed, found, strict=True):
-            needed += own / own.diagonal(dim1=-2, dim2=-1).mean()
+            mean = own.diagonal(dim1=-2, dim2=-1).mean()
+            needed += own / mean.clamp_min(torch.finfo(mean.dtype).tiny)
         self._guide()
 
     @contextmanager
@@ -108,7 +110,8 @@ class Projection(Penalty):
             def note(module: nn.Module, arguments: Any, named: dict[str, Any]) -> None:
                 context = weight.layer.selected()[0].contexts[weight.name]
                 for part in weight.inputs(module, arguments, named, seed=0):
-                    x = weight.bind(part.x, context)
+                    x = weight.bind(part.x, context)  # (groups, rows, inputs)
+                    x = x.mean(1, keepdim=True) if self.means else x
                     own.add_(x.mT @ x)
 
             return note
@@ -138,7 +141,8 @@ class Projection(Penalty):
 
     def describe(self) -> dict[str, Any]:
         """Its name and options."""
-        return {"name": "Projection", "strength": self.strength, "samples": self.samples}
+        options = {"strength": self.strength, "samples": self.samples, "means": self.means}
+        return {"name": "Projection", **options}
 
     def state_dict(self) -> dict[str, Any]:
         """Λ, and whether a task is behind."""

@@ -10,6 +10,7 @@ from superpose.experiments.paper import Name, Scale
 from superpose.experiments.paper.runs import read
 from superpose.experiments.paper.tables import (
     ALONE,
+    ALONE_ALL,
     DIFFERS,
     FAILS,
     HOLDS,
@@ -75,8 +76,9 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
         f"{100 * POINT:g} point of the paper's, and *virtually unchanged* is a loss of at most "
         f"{100 * POINT:g} point; an order is *undecided* if the difference of the means is smaller "
         "than the deviation between seeds, or, for single seeds, than "
-        f"{100 * ALONE:g} points. What is not in the paper *holds* or *fails*. Where the paper "
-        "shows a curve without numbers, what its text says about the curve is checked.",
+        f"{100 * ALONE:g} points ({100 * ALONE_ALL:g} for a mean of all tasks). What is not in the "
+        "paper *holds* or *fails*. Where the paper shows a curve without numbers, what its text "
+        "says about the curve is checked.",
         "| name | in the paper | state | checks |\n|---|---|---|---|\n"
         + "\n".join(
             f"| [{name}](#{name}) | {table['source']} | {state(table)} | {_tally(table)} |"

@@ -51,6 +51,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     | {"method": "hadamard+ewc-online", "strength": 1.0},
     "hadamard, ours without projection": OURS | {"method": "hadamard"},
     "ours without contexts": OURS | {"method": "identity+projection"},
+    "ours, of the means alone": OURS | {"method": "hadamard+projection-means"},
     "ours with binary": OURS | {"method": "binary+projection"},
     "ours: hadamard, projection, cosine schedule": OURS,
     "a network for each task": {"method": "separate"},

@@ -16,6 +16,7 @@ HOLDS, FAILS = "holds", "fails"  # of what the paper does not have
 EXTRA = {REPRODUCED: HOLDS, DIFFERS: FAILS}
 POINT = 0.01  # a figure of the paper is met within one percentage point; "unchanged" is that too
 ALONE = 0.1  # two single seeds that are closer than this tell nothing: tasks differ by as much
+ALONE_ALL = 0.01  # the same for a mean of all tasks
 
 
 class Measure(NamedTuple):
@@ -74,12 +75,21 @@ def check(claim: str, paper: str, ours: str, verdict: str, extra: bool = False) 
     return {"claim": claim, "paper": paper, "ours": ours, "verdict": verdict}
 
 
-def above(claim: str, high: Measure | None, low: Measure | None, extra: bool = False) -> Check:
-    """Whether one mean is above the other; undecided if seeds differ by more than that."""
+def above(
+    claim: str,
+    high: Measure | None,
+    low: Measure | None,
+    extra: bool = False,
+    alone: float = ALONE,
+) -> Check:
+    """Whether one mean is above the other; undecided if seeds differ by more than that.
+
+    `alone` is how far apart two single seeds have to be.
+    """
     if high is None or low is None:
         return check(claim, "yes", "–", NOT_RUN, extra)
     one_seed = high.deviation is None or low.deviation is None
-    noise = ALONE if one_seed else hypot(high.deviation or 0, low.deviation or 0)
+    noise = alone if one_seed else hypot(high.deviation or 0, low.deviation or 0)
     verdict = REPRODUCED if high.mean > low.mean else DIFFERS
     if abs(high.mean - low.mean) < noise:
         verdict = UNDECIDED
