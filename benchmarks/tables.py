@@ -26,6 +26,7 @@ STORED_BY = {
     "delta": "delta",
     "sum": "sum",
 }
+RECIPE = "hadamard+projection"
 FAMILIES = ["hadamard", "rotation", "phase", "complex", "onepower", "binary", "standard"]
 
 
@@ -46,8 +47,9 @@ def families() -> str:
         "| method | first task | mean of last ten | mean of all 50 | seeds |",
         "|---|---|---|---|---|",
     ]
-    for method in FAMILIES:
-        paths = sorted(runs.glob(f"{method}-u256/seed-*/result.json"))
+    folders = {RECIPE: f"{RECIPE}-u256-lr0.0006-cosine"} | {m: f"{m}-u256" for m in FAMILIES}
+    for method, folder in folders.items():
+        paths = sorted(runs.glob(f"{folder}/seed-*/result.json"))
         results = [json.loads(path.read_text()) for path in paths]
         if results:
             names = ("first_task", "mean_last_ten", "mean_all")
