@@ -207,9 +207,12 @@ def test_hooks_are_called_in_their_order():
         def __init__(self):
             self.calls = []
 
-        def begin(self, parameters):
-            self.calls.append(f"begin {len(parameters)}")
-            self.parameter = parameters[0]
+        def begin(self, model):
+            self.calls.append(f"begin {len(list(model.parameters()))}")
+            self.parameter = next(model.parameters())
+
+        def end(self):
+            self.calls.append("end")
 
         def after_backward(self):
             assert self.parameter.grad is not None
@@ -230,7 +233,7 @@ def test_hooks_are_called_in_their_order():
         make_net(), make_stream(period=2), Method("n", lambda n, c, s: n, penalty=noting), **QUIET
     )
     step = ["backward", "step"]
-    assert noting.calls == ["begin 4", *step * 2, "task", *step * 2, "task", *step * 2]
+    assert noting.calls == ["begin 4", *step * 2, "task", *step * 2, "task", *step * 2, "end"]
 
 
 def test_dropout_has_random_numbers_of_its_own():
