@@ -212,7 +212,7 @@ def _solved(
     batch_size: int,
 ) -> tuple[float, float]:
     """Measured and predicted noise of a layer on the inputs that it has in the packed network."""
-    matrix = weight.matrix(getattr(weight.layer, weight.name).detach().double())
+    matrix = weight.matrix(weight.tensor.detach().double())
     bias = bias_name(weight)
     measured, tasks = 0.0, len(packed.tasks)
     blocks: dict[tuple[int, int], list[Spectrum]] = {}  # by part and group, one for each task

@@ -38,6 +38,9 @@ class Penalty:
     again as they are asked for, and `end` when learning has ended.
     """
 
+    pace = 1.0
+    """What the learning rate is multiplied with."""
+
     def begin(self, model: nn.Module) -> None:
         """Take notice of the model."""
 
@@ -63,11 +66,6 @@ class Penalty:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another left off."""
-
-    @property
-    def pace(self) -> float:
-        """What the learning rate is multiplied with."""
-        return 1.0
 
     @property
     def numbers(self) -> int:

@@ -47,7 +47,6 @@ class Projection(Penalty):
         self.weights: list[Weight] = []
         self.needed: list[Tensor] = []  # Λ (groups, inputs, inputs)
         self.guides: list[Tensor] = []  # P
-        self._pace = 1.0
 
     def begin(self, model: nn.Module) -> None:
         """Find the weights that it can guide, with no task behind."""
@@ -74,7 +73,7 @@ class Projection(Penalty):
             torch.zeros(groups, inputs, inputs, device=weight.tensor.device)
             for weight, (groups, _, inputs) in zip(self.weights, shapes, strict=True)
         ]
-        self.guides, self._pace = [], 1.0
+        self.guides, self.pace = [], 1.0
 
     def end(self) -> None:
         """Leave the layers as they were."""
@@ -137,7 +136,7 @@ class Projection(Penalty):
         sizes = [weight.tensor.numel() for weight in self.weights]
         room = [float(guide.diagonal(dim1=-2, dim2=-1).mean()) for guide in self.guides]
         shares = (size * share**0.5 for size, share in zip(sizes, room, strict=True))
-        self._pace = sum(shares) / sum(sizes)
+        self.pace = sum(shares) / sum(sizes)
 
     def describe(self) -> dict[str, Any]:
         """Its name and options."""
@@ -154,11 +153,6 @@ class Projection(Penalty):
             own.copy_(saved)
         if state["active"]:
             self._guide()
-
-    @property
-    def pace(self) -> float:
-        """√(tr P / M), the mean over all weights."""
-        return self._pace
 
     @property
     def numbers(self) -> int:

@@ -244,7 +244,7 @@ def _moments(
 
 def _store(weight: Weight, problems: list[Problem]) -> None:
     layer = weight.layer
-    target = getattr(layer, weight.name)
+    target = weight.tensor
     matrix = weight.matrix(target.detach()).double().clone()
     bias = bias_name(weight)
     for problem in problems:

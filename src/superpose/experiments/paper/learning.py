@@ -1,6 +1,7 @@
 """Tables of what was learned and kept: permuting and rotating tasks, iCIFAR."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from superpose.experiments.paper.runs import Finished, Wanted
 from superpose.experiments.paper.tables import (
@@ -46,25 +47,24 @@ def learned(settings: Settings, result: Result) -> float:
     return next(value for step, value in result["first"] if step >= steps)
 
 
-def over_tasks(wanted: Sequence[Wanted], data: Finished) -> Table:
-    """Rows and curves of runs over several tasks."""
+def gathered(
+    wanted: Sequence[Wanted],
+    data: Finished,
+    tell: Callable[[Wanted, list[Result]], dict[str, Any]],
+) -> Table:
+    """A row for each group of runs, with what `tell` says of it, and its curve if it has any."""
     rows, curves = [], {}
     for group in wanted:
-        settings, results = group.settings, data.of(group.settings)
-        rows.append(
-            {
-                "run": group.folder,
-                "method": settings.method,
-                "size": settings.width if settings.experiment == "icifar" else settings.units,
-                "seeds": len(results),
-                "learned": as_json(measure([learned(settings, r) for r in results.values()])),
-                "first_task": as_json(measure([r["first_task"] for r in results.values()])),
-                "mean_last_ten": as_json(measure([r["mean_last_ten"] for r in results.values()])),
-                "mean_all": as_json(measure([r["mean_all"] for r in results.values()])),
-            }
-        )
+        results = data.of(group.settings)
+        about = {"run": group.folder, "method": group.settings.method, "seeds": len(results)}
+        rows.append(about | tell(group, list(results.values())))
         if results:
             curves[group.folder] = curve(results)
+    return {"rows": rows, "curves": curves}
+
+
+def over_tasks(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """Rows and curves of runs over several tasks."""
     size = "width" if wanted[0].settings.experiment == "icifar" else "units"
     columns = [
         column("method", "method"),
@@ -75,28 +75,11 @@ def over_tasks(wanted: Sequence[Wanted], data: Finished) -> Table:
         column("mean_last_ten", "mean of the last ten", "share"),
         column("mean_all", "mean of all", "share"),
     ]
-    return {"columns": columns, "rows": rows, "curves": curves, "label": "first_task"}
+    return {"columns": columns, "label": "first_task", **gathered(wanted, data, _kept)}
 
 
 def over_turns(wanted: Sequence[Wanted], data: Finished) -> Table:
     """Rows and curves of runs on a rotating stream, looked at over the last turns."""
-    rows, curves = [], {}
-    for group in wanted:
-        results = data.of(group.settings)
-        last = [_last_turns(group.settings, result) for result in results.values()]
-        rows.append(
-            {
-                "run": group.folder,
-                "method": group.settings.method,
-                "seeds": len(results),
-                "mean": as_json(measure([sum(values) / len(values) for values in last])),
-                "lowest": as_json(measure([min(values) for values in last])),
-                "swing": as_json(measure([max(values) - min(values) for values in last])),
-                "at_the_end": as_json(measure([r["first_task"] for r in results.values()])),
-            }
-        )
-        if results:
-            curves[group.folder] = curve(results)
     columns = [
         column("method", "method"),
         column("seeds", "seeds", "number"),
@@ -105,7 +88,21 @@ def over_turns(wanted: Sequence[Wanted], data: Finished) -> Table:
         column("swing", "highest less lowest", "share"),
         column("at_the_end", "at the end", "share"),
     ]
-    return {"columns": columns, "rows": rows, "curves": curves, "label": "mean"}
+    return {"columns": columns, "label": "mean", **gathered(wanted, data, _swung)}
+
+
+def over_changes(wanted: Sequence[Wanted], data: Finished) -> Table:
+    """Rows and curves of runs that differ in what their labels say."""
+    columns = [
+        column("label", "what"),
+        column("size", "units", "number"),
+        column("tasks", "tasks", "number"),
+        column("seeds", "seeds", "number"),
+        column("when_learned", "mean, each task just learned", "share"),
+        column("first_task", "first task, at the end", "share"),
+        column("mean_all", "mean of all", "share"),
+    ]
+    return {"columns": columns, "label": "mean_all", **gathered(wanted, data, _changed)}
 
 
 def size(wanted: Sequence[Wanted], data: Finished) -> Table:
@@ -172,12 +169,7 @@ def average(wanted: Sequence[Wanted], data: Finished) -> Table:
 
 def recipe(wanted: Sequence[Wanted], data: Finished) -> Table:
     """What each change does to the mean of all tasks, and what is lost after a task was learned."""
-    table = over_tasks(wanted, data)
-    for group, row in zip(wanted, table["rows"], strict=True):
-        results = data.of(group.settings).values()
-        row["label"] = group.label
-        row["tasks"] = EXPERIMENTS[group.settings.experiment].complete(group.settings).tasks
-        row["when_learned"] = as_json(measure([r["mean_when_learned"] for r in results]))
+    table = over_changes(wanted, data)
     first, *changed = table["rows"]
     checks = [
         above(
@@ -189,21 +181,12 @@ def recipe(wanted: Sequence[Wanted], data: Finished) -> Table:
         )
         for row in changed
     ]
-    columns = [
-        column("label", "what"),
-        column("size", "units", "number"),
-        column("tasks", "tasks", "number"),
-        column("seeds", "seeds", "number"),
-        column("when_learned", "mean, each task just learned", "share"),
-        column("first_task", "first task, at the end", "share"),
-        column("mean_all", "mean of all", "share"),
-    ]
-    return table | {"columns": columns, "checks": checks, "label": "mean_all"}
+    return table | {"checks": checks}
 
 
 def ours(wanted: Sequence[Wanted], data: Finished) -> Table:
     """Our recipe beside the paper's, and beside what it is meant to reach."""
-    table = recipe(wanted, data)
+    table = over_changes(wanted, data)
     checks = []
     for paper, own in zip(table["rows"][::2], table["rows"][1::2], strict=True):
         where = f"{own['size']} units, {own['tasks']} tasks"
@@ -261,6 +244,35 @@ def icifar(wanted: Sequence[Wanted], data: Finished) -> Table:
         lost = [learned(binary, r) - r["first_task"] for r in data.of(binary).values()]
         checks.append(unchanged(f"width {width}: binary is virtually unaffected", lost))
     return table | {"checks": checks}
+
+
+def _kept(group: Wanted, results: list[Result]) -> dict[str, Any]:
+    settings = group.settings
+    return {
+        "size": settings.width if settings.experiment == "icifar" else settings.units,
+        "learned": as_json(measure([learned(settings, r) for r in results])),
+        "first_task": as_json(measure([r["first_task"] for r in results])),
+        "mean_last_ten": as_json(measure([r["mean_last_ten"] for r in results])),
+        "mean_all": as_json(measure([r["mean_all"] for r in results])),
+    }
+
+
+def _changed(group: Wanted, results: list[Result]) -> dict[str, Any]:
+    return _kept(group, results) | {
+        "label": group.label,
+        "tasks": EXPERIMENTS[group.settings.experiment].complete(group.settings).tasks,
+        "when_learned": as_json(measure([r["mean_when_learned"] for r in results])),
+    }
+
+
+def _swung(group: Wanted, results: list[Result]) -> dict[str, Any]:
+    last = [_last_turns(group.settings, result) for result in results]
+    return {
+        "mean": as_json(measure([sum(values) / len(values) for values in last])),
+        "lowest": as_json(measure([min(values) for values in last])),
+        "swing": as_json(measure([max(values) - min(values) for values in last])),
+        "at_the_end": as_json(measure([r["first_task"] for r in results])),
+    }
 
 
 def _last_turns(settings: Settings, result: Result) -> list[float]:

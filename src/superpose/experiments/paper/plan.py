@@ -27,8 +27,6 @@ DATA = {
     "cifar100": "CIFAR-10, then CIFAR-100",
     "digits": "digits",
 }
-
-
 COSINE: dict[str, Any] = {"schedule": "cosine", "lr": 2e-4}
 OURS: dict[str, Any] = {"method": "hadamard+projection", "schedule": "cosine", "lr": 6e-4}
 CHANGES: dict[str, dict[str, Any]] = {
@@ -211,10 +209,9 @@ def our_runs(scale: Scale) -> Iterator[Wanted]:
     }
     for units, tasks in sizes[scale]:
         paper = permuting(scale, "binary", units)
-        if tasks is not None and tasks != 50:
-            paper = replace(paper, tasks=tasks)
+        paper = replace(paper, tasks=tasks or paper.tasks)
+        where = f"{units} units, {paper.tasks} tasks"
         for label, changes in (("as in the paper", {}), ("ours", OURS)):
-            where = f"{units} units, {EXPERIMENTS[paper.experiment].complete(paper).tasks} tasks"
             yield Wanted(replace(paper, **changes), label=f"{where}: {label}")
 
 
