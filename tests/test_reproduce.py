@@ -203,6 +203,7 @@ def test_runs_of_different_settings_have_different_folders() -> None:
         {"strength": 1.0},
         {"learnable": True},
         {"gain": 2.0},
+        {"label_smoothing": 0.1},
         {"evaluate_every": 7},
     ]
     folders = {folder(replace(base, **change)) for change in changed}
@@ -284,9 +285,9 @@ def test_ours_is_held_to_its_goal(end: float, verdict: str, tmp_path: Path) -> N
     fake(tmp_path / "runs", wanted[ours].settings, start=0.985, end=end)
     found = produce.make("ours", "paper", tmp_path)
     checks = {check["claim"]: check["verdict"] for check in found["checks"]}
-    assert checks["2048 units, 50 tasks: the mean of all is at least 97.6"] == verdict
-    assert checks["2048 units, 50 tasks: ours is better than the paper's method"] == "not run yet"
-    assert checks["2000 units, 10 tasks: the mean of all is at least 98.4"] == "not run yet"
+    assert checks["2048 units, 50 tasks: ours, a mean of all of at least 97.6"] == verdict
+    assert checks["2048 units, 50 tasks: ours, better than as in the paper"] == "not run yet"
+    assert checks["2000 units, 10 tasks: ours, a mean of all of at least 98.4"] == "not run yet"
 
 
 def test_the_same_numbers_give_the_same_bytes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from superpose.learning.streams import segments
 QUIET = {"display": Quiet(), "lr": 1e-2}
 
 
-def by_hand(net, stream, call, optimiser, rate, reset=False):
+def by_hand(net, stream, call, optimiser, rate, reset=False, label_smoothing=0.0):
     """The least that learns a stream."""
     for step in range(len(stream)):
         x, y, _, context = stream.batch(step)
@@ -27,9 +27,16 @@ def by_hand(net, stream, call, optimiser, rate, reset=False):
             optimiser.state.clear()
         optimiser.param_groups[0]["lr"] = rate(within)
         optimiser.zero_grad()
-        F.cross_entropy(call(net, x, context), y).backward()
+        logits = call(net, x, context)
+        F.cross_entropy(logits, y, label_smoothing=label_smoothing).backward()
         optimiser.step()
     return net
+
+
+def warm_cosine(within):
+    if within < 0.1:
+        return 0.1 + 0.9 * (within / 0.1)
+    return (1 + math.cos(math.pi * (within - 0.1) / 0.9)) / 2
 
 
 def same_weights(a, b):
@@ -56,9 +63,10 @@ def test_it_is_the_loop_one_would_write_by_hand():
     [
         ("cosine", lambda within: 1e-2 * (1 + math.cos(math.pi * within)) / 2),
         ("linear", lambda within: 1e-2 * (1 - within)),
+        ("warm-cosine", lambda within: 1e-2 * warm_cosine(within)),
     ],
 )
-def test_schedules_resets_and_superposition_by_hand(schedule, rate):
+def test_schedules_resets_smooth_labels_and_superposition_by_hand(schedule, rate):
     stream = make_stream()
     model = sp.superpose(make_net(), "binary", stream.tasks)
     expected = by_hand(
@@ -68,15 +76,17 @@ def test_schedules_resets_and_superposition_by_hand(schedule, rate):
         torch.optim.Adam(model.parameters()),
         rate,
         reset=True,
+        label_smoothing=0.1,
     )
-    options = {"optimiser": "adam", "schedule": schedule, "reset": True}
+    options = {"optimiser": "adam", "schedule": schedule, "reset": True, "label_smoothing": 0.1}
     plain = make_net()
     before = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
     outcome = train(plain, stream, "binary", **QUIET, **options)
     assert same_weights(outcome.model, expected)
     assert all(torch.equal(before[name], value) for name, value in plain.state_dict().items())
-    kept = train(make_net(), stream, "binary", **QUIET, **(options | {"reset": False}))
-    assert not same_weights(kept.model, expected)
+    for change in ({"reset": False}, {"label_smoothing": 0.0}):
+        other = train(make_net(), stream, "binary", **QUIET, **(options | change))
+        assert not same_weights(other.model, expected)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -288,9 +298,10 @@ def test_auto_is_full_up_to_twenty_tasks():
         ({"method": "binary+l2"}, r"unknown method 'binary\+l2'"),
         ({"method": "separate+ewc"}, "share nothing that ewc could hold"),
         ({"optimiser": "sdg"}, "unknown optimiser 'sdg': use one of rmsprop, sgd"),
-        ({"schedule": "step"}, "unknown schedule 'step': use one of constant, cosine, linear"),
+        ({"schedule": "step"}, "unknown schedule 'step': use one of constant, cosine, warm"),
         ({"matrix": "all"}, "matrix='all': use one of auto, full, ends"),
         ({"lr": -1.0}, "lr=-1.0: a learning rate is a number above 0"),
+        ({"label_smoothing": 1.5}, "label_smoothing=1.5: it is a share, from 0 to 1"),
         ({"evaluate_every": 0}, "evaluate_every=0"),
     ],
 )

@@ -120,7 +120,7 @@ class Reproduce:
         console.print(grid, markup=False) if not self.quiet else None
         lacking = {table["name"]: len(table["missing"]) for table in tables if table["missing"]}
         for name, count in lacking.items():
-            console.print(f"{name}: {count} runs are missing, so it is drawn without them")
+            console.print(f"{name}: drawn without {count} of its runs, which are missing")
         console.print(f"written to {self.out / self.scale}", soft_wrap=True)
 
     def _say(self, text: str) -> None:

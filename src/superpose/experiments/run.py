@@ -64,6 +64,7 @@ def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> O
         lr=settings.lr,
         schedule=settings.schedule,
         reset=settings.reset,
+        label_smoothing=settings.label_smoothing,
         evaluate_every=settings.evaluate_every,
         matrix=settings.matrix,
         seed=settings.seed,

@@ -52,10 +52,12 @@ class Settings:
     """How weights are updated."""
     lr: Annotated[float | None, arg(metavar="FLOAT")] = None
     """The learning rate."""
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """How the learning rate falls within each task."""
+    schedule: Literal["constant", "cosine", "warm-cosine", "linear"] = "constant"
+    """How the learning rate falls within each task; warm-cosine rises in its first tenth."""
     reset: bool = False
     """Start each task with a fresh optimiser state."""
+    label_smoothing: float = 0.0
+    """How much of each label is spread over all classes, from 0 to 1."""
     strength: Annotated[float | None, arg(metavar="FLOAT")] = None
     """Strength of the penalty of ewc, ewc-online, si or projection."""
     gain: float = 1.0

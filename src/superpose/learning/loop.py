@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from superpose.errors import SuperposeError
 from superpose.learning import display as displays
 from superpose.learning.clock import Clock
 from superpose.learning.directory import RunDirectory
@@ -48,6 +49,7 @@ def train(
     lr: float = 1e-4,
     schedule: str = "constant",
     reset: bool = False,
+    label_smoothing: float = 0.0,
     evaluate_every: int = 500,
     matrix: str = "auto",
     seed: int = 0,
@@ -64,7 +66,8 @@ def train(
 
     `method` is a name (see `method`) or a `Method`. A plain network is made what the method needs;
     a superposed model is taken as it is. `lr` follows the `schedule` within each task: constant,
-    cosine or linear; `reset=True` starts each task with a fresh optimiser state.
+    cosine, warm-cosine (which rises in the first tenth) or linear; `reset=True` starts each task
+    with a fresh optimiser state. `label_smoothing` is that of PyTorch's cross-entropy.
 
     The first and the current task are tested every `evaluate_every` steps and when a task ends,
     all of them at the end. `matrix="full"` tests all tasks learned so far whenever one ends,
@@ -84,6 +87,8 @@ def train(
     >>> outcome.result["mean_all"] > 0.9
     True
     """
+    if not 0 <= label_smoothing <= 1:
+        raise SuperposeError(f"label_smoothing={label_smoothing}: it is a share, from 0 to 1")
     chosen = as_method(method, model)
     factor = named("schedule", SCHEDULES, schedule)
     parts = segments(stream)
@@ -107,6 +112,7 @@ def train(
         "lr": lr,
         "schedule": schedule,
         "reset": reset,
+        "label_smoothing": label_smoothing,
         "evaluate_every": evaluate_every,
         "matrix": plan.matrix,
         "seed": seed,
@@ -147,7 +153,8 @@ def train(
 
                 x, y, task, context = stream.batch(step)
                 x, y = together.share(x, y)
-                loss = F.cross_entropy(predict(x, task, context), y)
+                logits = predict(x, task, context)
+                loss = F.cross_entropy(logits, y, label_smoothing=label_smoothing)
                 updates.zero_grad()
                 loss.backward()
                 together.average(trained)

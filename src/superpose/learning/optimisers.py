@@ -18,9 +18,19 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
 }
 
+
+def _cosine(done: float) -> float:
+    return (1 + math.cos(math.pi * done)) / 2
+
+
+def _warm_cosine(done: float) -> float:
+    return 0.1 + 9 * done if done < 0.1 else _cosine((done - 0.1) / 0.9)
+
+
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
-    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "cosine": _cosine,
+    "warm-cosine": _warm_cosine,
     "linear": lambda done: 1 - done,
 }
 """What the learning rate is multiplied with, by how much of the task is done (0 ≤ done < 1)."""

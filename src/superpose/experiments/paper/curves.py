@@ -169,7 +169,7 @@ def changes(found: Table) -> Any:
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.tick_params(axis="y", length=0)
     low = min((row["mean_all"]["mean"] for row in rows if row["mean_all"]), default=0.9)
-    axes.set_xlim(100 * low - 0.25 * (101 - 100 * low), 100)
+    axes.set_xlim(100 * low - 0.45 * (101 - 100 * low), 100)
     axes.set_xlabel(f"{found['ylabel']} (circles: each when just learned)")
     seeds = sorted({row["seeds"] for row in rows} - {0})
     told = " to ".join(dict.fromkeys(str(n) for n in (seeds[0], seeds[-1]))) if seeds else "no"

@@ -50,7 +50,7 @@ def state(table: Table) -> str:
         return "complete"
     if not any(row.get("seeds") for row in table["rows"]):
         return f"not run yet at scale {table['scale']}"
-    return f"in part: {missing} runs not run yet at scale {table['scale']}"
+    return f"in part: {missing} of its runs not run yet at scale {table['scale']}"
 
 
 def markdown(folder: Path, scale: Scale, pictures: str) -> str:

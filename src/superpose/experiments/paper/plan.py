@@ -29,6 +29,7 @@ DATA = {
 }
 COSINE: dict[str, Any] = {"schedule": "cosine", "lr": 2e-4}
 OURS: dict[str, Any] = {"method": "hadamard+projection", "schedule": "cosine", "lr": 6e-4}
+LARGER_STEPS = OURS | {"schedule": "warm-cosine", "lr": 1e-3, "label_smoothing": 0.1}
 CHANGES: dict[str, dict[str, Any]] = {
     "binary, as in the paper": {},
     "three hidden layers": {"hidden": 3},
@@ -52,9 +53,15 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ours, of the means alone": OURS | {"method": "hadamard+projection-means"},
     "ours with binary": OURS | {"method": "binary+projection"},
     "ours: hadamard, projection, cosine schedule": OURS,
+    "ours, larger steps and smooth labels": LARGER_STEPS,
     "a network for each task": {"method": "separate"},
 }
 """What might make the paper's method better or worse, and settings that try it."""
+RECIPES: dict[str, dict[str, Any]] = {
+    "as in the paper": {},
+    "ours": OURS,
+    "ours, larger steps and smooth labels": LARGER_STEPS,
+}
 
 
 @dataclass(frozen=True)
@@ -211,7 +218,7 @@ def our_runs(scale: Scale) -> Iterator[Wanted]:
         paper = permuting(scale, "binary", units)
         paper = replace(paper, tasks=tasks or paper.tasks)
         where = f"{units} units, {paper.tasks} tasks"
-        for label, changes in (("as in the paper", {}), ("ours", OURS)):
+        for label, changes in RECIPES.items():
             yield Wanted(replace(paper, **changes), label=f"{where}: {label}")
 
 

@@ -24,6 +24,7 @@ SHORT = {
     "batch_size": "b",
     "lr": "lr",
     "gain": "gain",
+    "label_smoothing": "smooth",
     "strength": "strength",
     "evaluate_every": "e",
 }
