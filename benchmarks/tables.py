@@ -17,7 +17,9 @@ from typing import Any
 from superpose.experiments import bench
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "speed.md", ROOT / "docs" / "storage.md"]
+DOCUMENTS = [
+    ROOT / name for name in ("README.md", "docs/learning.md", "docs/speed.md", "docs/storage.md")
+]
 STORED_BY = {
     "alone": "each net alone, mean of all",
     "online": "learned one after the other",
@@ -55,6 +57,26 @@ def families() -> str:
             names = ("first_task", "mean_last_ten", "mean_all")
             cells = [told([100 * result[name] for result in results]) for name in names]
             lines.append(f"| `{method}` | {' | '.join(cells)} | {len(results)} |")
+    return "\n".join(lines)
+
+
+def learning() -> str:
+    """Permuting MNIST, ten tasks, 256 units: networks, penalties and superposition."""
+    names = {
+        "first_task": "first task",
+        "last_task": "last task",
+        "mean_all": "mean of all",
+        "mean_when_learned": "when learned",
+        "backward_transfer": "backward transfer",
+    }
+    lines = [f"| method | {' | '.join(names.values())} |", "|---" * (1 + len(names)) + "|"]
+    for method in ("standard", "binary", "ewc", "ewc-online", "si", "separate"):
+        run = ROOT / "results/learning/permuting-10" / method
+        result = json.loads((run / "result.json").read_text())
+        strength = json.loads((run / "config.json").read_text())["about"]["strength"]
+        told_as = method if strength is None else f"{method}, strength {strength:g}"
+        cells = (f"{100 * result[name]:.1f}" for name in names)
+        lines.append(f"| {told_as} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -184,6 +206,7 @@ TABLES = {
     "speed": speed,
     "first use": first_use,
     "families": families,
+    "learning": learning,
     "theory": theory,
     "mnist": mnist,
     "cifar": cifar,
