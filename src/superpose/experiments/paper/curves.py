@@ -132,6 +132,7 @@ def averages(found: Table) -> Any:
                 fontsize=7.5,
             )
     axes.set_yticks(range(len(rows)), names)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, 130)
     axes.set_xticks(range(0, 101, 20))
