@@ -298,7 +298,10 @@ def test_auto_is_full_up_to_twenty_tasks():
         ({"method": "binary+l2"}, r"unknown method 'binary\+l2'"),
         ({"method": "separate+ewc"}, "share nothing that ewc could hold"),
         ({"optimiser": "sdg"}, "unknown optimiser 'sdg': use one of rmsprop, sgd"),
-        ({"schedule": "step"}, "unknown schedule 'step': use one of constant, cosine, warm"),
+        (
+            {"schedule": "step"},
+            "unknown schedule 'step': use one of constant, cosine, warm-cosine, linear",
+        ),
         ({"matrix": "all"}, "matrix='all': use one of auto, full, ends"),
         ({"lr": -1.0}, "lr=-1.0: a learning rate is a number above 0"),
         ({"label_smoothing": 1.5}, "label_smoothing=1.5: it is a share, from 0 to 1"),
