@@ -69,12 +69,12 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_name_of_the_issue_is_there() -> None:
     assert set(ITEMS) == set(get_args(Name))
-    assert len(ITEMS) == 16
+    assert len(ITEMS) == 17
 
 
 def test_finished_runs_hold_four_files_and_no_paths(smoke: Path) -> None:
     found = sorted((smoke / "smoke" / "runs").rglob("result.json"))
-    assert len(found) == 7 + 5 + 3
+    assert len(found) == 7 + 5 + 4
     for path in found:
         assert sorted(p.name for p in path.parent.iterdir()) == sorted(KEPT)
         config = json.loads((path.parent / "config.json").read_text())
@@ -288,6 +288,18 @@ def test_ours_is_held_to_its_goal(end: float, verdict: str, tmp_path: Path) -> N
     assert checks["2048 units, 50 tasks: ours, a mean of all of at least 97.6"] == verdict
     assert checks["2048 units, 50 tasks: ours, better than as in the paper"] == "not run yet"
     assert checks["2000 units, 10 tasks: ours, a mean of all of at least 98.4"] == "not run yet"
+
+
+def test_icifar_judges_ours_beside_binary_where_it_is_wanted(tmp_path: Path) -> None:
+    narrow = [each for each in ITEMS["fig-icifar"].wanted("paper") if each.settings.width == 16]
+    for each in narrow:
+        ours = each.settings.method == "binary+projection"
+        fake(tmp_path / "runs", each.settings, start=0.9, end=0.8 if ours else 0.5)
+    found = produce.make("fig-icifar", "paper", tmp_path)
+    told = [check for check in found["checks"] if "projection" in check["claim"]]
+    assert [(check["claim"], check["verdict"]) for check in told] == [
+        ("width 16: binary+projection is better than binary", "holds")
+    ]
 
 
 def test_the_same_numbers_give_the_same_bytes(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Reproduce:
     name: Annotated[Positional[Literal[Name, "all"]], arg(metavar="NAME")]
     """table1, fig-size, fig-methods, table-average, fig-rotating-samples, fig-rotating-fashion,
     fig-rotating-close, fig-rotating-context, fig-icifar-samples, fig-icifar, fig-geometry,
-    fig-rotating-mnist, fig-permuting-2000, propositions, recipe, ours or all."""
+    fig-rotating-mnist, fig-permuting-2000, propositions, recipe, icifar-recipe, ours or all."""
     more: Annotated[Positional[tuple[Name, ...]], arg(metavar="[NAME …]")] = ()
     """More of them."""
     scale: Scale = "quick"

@@ -23,6 +23,7 @@ Name = Literal[
     "fig-permuting-2000",
     "propositions",
     "recipe",
+    "icifar-recipe",
     "ours",
 ]
 Scale = Literal["smoke", "quick", "paper"]

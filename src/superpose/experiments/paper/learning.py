@@ -38,7 +38,7 @@ AVERAGE = {
 """The paper's table: mean of the last ten of fifty tasks."""
 GOALS = {(2048, 50): 0.976, (2000, 10): 0.984}
 """What our recipe is meant to reach: units and tasks, and the mean over all tasks."""
-OURS = ("hadamard", "phase")  # families that the paper does not have
+OURS = ("hadamard", "phase", "binary+projection")  # what the paper does not have
 SUPERPOSED = ("binary", "complex", "onepower", "rotation", *OURS)
 TURNS = 10  # of the end of a rotating stream, that are looked at
 
@@ -67,10 +67,9 @@ def gathered(
 
 def over_tasks(wanted: Sequence[Wanted], data: Finished) -> Table:
     """Rows and curves of runs over several tasks."""
-    size = "width" if wanted[0].settings.experiment == "icifar" else "units"
     columns = [
         column("method", "method"),
-        column("size", size, "number"),
+        column("size", _size(wanted), "number"),
         column("seeds", "seeds", "number"),
         column("learned", "first task, just learned", "share"),
         column("first_task", "first task, at the end", "share"),
@@ -97,7 +96,7 @@ def over_changes(wanted: Sequence[Wanted], data: Finished) -> Table:
     """Rows and curves of runs that differ in what their labels say."""
     columns = [
         column("label", "what"),
-        column("size", "units", "number"),
+        column("size", _size(wanted), "number"),
         column("tasks", "tasks", "number"),
         column("seeds", "seeds", "number"),
         column("when_learned", "mean, each task just learned", "share"),
@@ -241,12 +240,18 @@ def icifar(wanted: Sequence[Wanted], data: Finished) -> Table:
             _better(ends, "multihead", "standard", f"width {width}: "),
             _better(ends, "binary", "multihead", f"width {width}: "),
         ]
+        if "binary+projection" in ends:
+            checks.append(_better(ends, "binary+projection", "binary", f"width {width}: "))
         binary = next(
             w.settings for w in wanted if (w.settings.method, w.settings.width) == ("binary", width)
         )
         lost = [learned(binary, r) - r["first_task"] for r in data.of(binary).values()]
         checks.append(unchanged(f"width {width}: binary is virtually unaffected", lost))
     return table | {"checks": checks}
+
+
+def _size(wanted: Sequence[Wanted]) -> str:
+    return "width" if wanted[0].settings.experiment == "icifar" else "units"
 
 
 def _kept(group: Wanted, results: list[Result]) -> dict[str, Any]:

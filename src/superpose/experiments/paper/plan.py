@@ -57,6 +57,16 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a network for each task": {"method": "separate"},
 }
 """What might make the paper's method better or worse, and settings that try it."""
+ICIFAR_CHANGES: dict[str, dict[str, Any]] = {
+    "binary, as in the paper": {},
+    "half as wide": {"width": 8},
+    "twice as wide": {"width": 32},
+    "a third of the learning rate": {"lr": 3e-4},
+    "cosine schedule": {"schedule": "cosine"},
+    "hadamard": {"method": "hadamard"},
+    "ours: binary, projection": {"method": "binary+projection"},
+}
+"""The same for a convolutional network."""
 RECIPES: dict[str, dict[str, Any]] = {
     "as in the paper": {},
     "ours": OURS,
@@ -250,6 +260,17 @@ def icifar_runs(scale: Scale) -> Iterator[Wanted]:
     for width, steps, seeds in variants[scale]:
         for method in ("binary", "multihead", "standard"):
             yield Wanted(incremental(scale, method, width, steps), seeds)
+    width, steps, seeds = variants[scale][0]
+    yield Wanted(incremental(scale, "binary+projection", width, steps), seeds)
+
+
+def icifar_recipe_runs(scale: Scale) -> Iterator[Wanted]:
+    """One change at a time, in a narrow network and few steps."""
+    steps = {"smoke": None, "quick": 100, "paper": 300}[scale]
+    paper = incremental(scale, "binary", 16, steps)
+    paper = replace(paper, tasks=paper.tasks or 3)
+    for label, changes in ICIFAR_CHANGES.items():
+        yield Wanted(replace(paper, **changes), label=label)
 
 
 def _about(wanted: list[Wanted]) -> str:
@@ -352,6 +373,7 @@ ITEMS: dict[str, Item] = {
         icifar_runs,
         learning.icifar,
         "CIFAR-10, %",
+        (("binary+projection", "ours"),),
     ),
     "fig-geometry": Computed(
         "Supplementary Figure 1",
@@ -385,6 +407,14 @@ ITEMS: dict[str, Item] = {
         "What keeps more of what was learned",
         curves.changes,
         recipe_runs,
+        learning.recipe,
+        MEAN,
+    ),
+    "icifar-recipe": Learned(
+        "not in the paper",
+        "What keeps more of what was learned, in a convolutional network",
+        curves.changes,
+        icifar_recipe_runs,
         learning.recipe,
         MEAN,
     ),
