@@ -257,6 +257,16 @@ def test_lines_and_shades_are_the_numbers(tmp_path: Path) -> None:
     assert "50 tasks of 1,000 steps" in figure.get_supxlabel().replace("\n", " ")
 
 
+def test_only_sizes_that_were_run_have_a_panel(tmp_path: Path) -> None:
+    for units in (128, 512):
+        fake(tmp_path / "runs", Settings(experiment="permuting-mnist", units=units))
+    found = produce.make("fig-size", "paper", tmp_path)
+    with style.style():
+        figure = curves.by_size(found)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["128 units", "512 units"]
+    assert "Not run yet: standard 128, binary 256" in figure.get_supxlabel().replace("\n", " ")
+
+
 @pytest.mark.parametrize("name", LEARNED)
 def test_every_figure_draws_full_data(name: str, tmp_path: Path) -> None:
     fake_all(name, tmp_path)

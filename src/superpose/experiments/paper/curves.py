@@ -22,20 +22,22 @@ def by_method(found: Table) -> Any:
 
 
 def by_size(found: Table) -> Any:
-    """A panel for each size of the network."""
-    sizes = list(dict.fromkeys(row["size"] for row in found["rows"]))
+    """A panel for each size of the network that was run."""
+    ran = [row for row in found["rows"] if row["run"] in found["curves"]]
+    sizes = list(dict.fromkeys(row["size"] for row in ran))
     what = next(each["title"] for each in found["columns"] if each["key"] == "size")
     columns = min(len(sizes), 3)
     lines = -(-len(sizes) // columns)
-    figure = new(3.3 * columns, 2.75 * lines + 0.5)
+    width = 3.3 if columns > 1 else 6.0
+    figure = new(width * columns, 2.75 * lines + 0.5)
     panels = figure.subplots(lines, columns, squeeze=False)
     for axes in panels.flat[len(sizes) :]:
         axes.set_axis_off()
     ends = []
     for number, (axes, size) in enumerate(zip(panels.flat, sizes, strict=False)):
         axes.set_title(f"{what} {size}" if what == "width" else f"{size} {what}")
-        rows = [row for row in found["rows"] if row["size"] == size]
-        ends.append((axes, _panel(axes, found, rows, 2.7)))
+        rows = [row for row in ran if row["size"] == size]
+        ends.append((axes, _panel(axes, found, rows, width - 0.6)))
         if number % columns:
             axes.set_ylabel("")
         if number + columns < len(sizes):
@@ -59,12 +61,6 @@ def _panel(axes: Any, found: Table, rows: Sequence[Row], width: float) -> list[E
     axes.set_ylim(*_range(found))
     axes.set_ylabel(found["ylabel"])
     axes.set_xlabel("training steps, thousands" if unit > 1 else "training steps")
-    if not shown:
-        axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_color("#DDDDDD")
-        middle = {"transform": axes.transAxes, "ha": "center", "va": "center"}
-        axes.text(0.5, 0.5, "not run yet", color=GREY, **middle)
-        return []
     end = max(found["curves"][row["run"]]["steps"][-1] for row in shown) / unit
     ends = []
     for row in shown:
