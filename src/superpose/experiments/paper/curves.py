@@ -149,9 +149,13 @@ def changes(found: Table) -> Any:
     figure = new(7.2, 0.3 * len(found["rows"]) + 1.4)
     axes = figure.subplots()
     rows = found["rows"][::-1]
+    ran = [row for row in rows if row["mean_all"] is not None]
+    low = 100 * min(row["mean_all"]["mean"] for row in ran)
+    right = min(100 * max(row["when_learned"]["mean"] for row in ran) + 3, 100)
+    left = low - 0.45 * (right + 1 - low)
     for place, row in enumerate(rows):
         if row["mean_all"] is None:
-            axes.text(100, place, "not run yet", va="center", ha="right", color=GREY, fontsize=8)
+            axes.text(right, place, "not run yet", va="center", ha="right", color=GREY, fontsize=8)
             continue
         end, learned = Measure(**row["mean_all"]), Measure(**row["when_learned"])
         colour = COLOURS["binary" if "ours" not in row["label"] else "standard"]
@@ -165,8 +169,7 @@ def changes(found: Table) -> Any:
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.tick_params(axis="y", length=0)
-    low = min((row["mean_all"]["mean"] for row in rows if row["mean_all"]), default=0.9)
-    axes.set_xlim(100 * low - 0.45 * (101 - 100 * low), 100)
+    axes.set_xlim(left, right)
     axes.set_xlabel(f"{found['ylabel']} (circles: each when just learned)")
     seeds = sorted({row["seeds"] for row in rows} - {0})
     told = " to ".join(dict.fromkeys(str(n) for n in (seeds[0], seeds[-1]))) if seeds else "no"
