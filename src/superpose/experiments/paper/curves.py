@@ -23,7 +23,7 @@ def by_method(found: Table) -> Any:
 
 def by_size(found: Table) -> Any:
     """A panel for each size of the network that was run."""
-    ran = [row for row in found["rows"] if row["run"] in found["curves"]]
+    ran = (row for row in found["rows"] if row["run"] in found["curves"])
     sizes = list(dict.fromkeys(row["size"] for row in ran))
     what = next(each["title"] for each in found["columns"] if each["key"] == "size")
     columns = min(len(sizes), 3)
@@ -36,7 +36,7 @@ def by_size(found: Table) -> Any:
     ends = []
     for number, (axes, size) in enumerate(zip(panels.flat, sizes, strict=False)):
         axes.set_title(f"{what} {size}" if what == "width" else f"{size} {what}")
-        rows = [row for row in ran if row["size"] == size]
+        rows = [row for row in found["rows"] if row["size"] == size]
         ends.append((axes, _panel(axes, found, rows, width - 0.6)))
         if number % columns:
             axes.set_ylabel("")
@@ -171,8 +171,8 @@ def changes(found: Table) -> Any:
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(left, right)
     axes.set_xlabel(f"{found['ylabel']} (circles: each when just learned)")
-    seeds = sorted({row["seeds"] for row in rows} - {0})
-    told = " to ".join(dict.fromkeys(str(n) for n in (seeds[0], seeds[-1]))) if seeds else "no"
+    seeds = sorted({row["seeds"] for row in ran})
+    told = " to ".join(dict.fromkeys(str(n) for n in (seeds[0], seeds[-1])))
     caption(
         figure,
         f"{found['title']}. Scale {found['scale']}: {found['about']}, where nothing else is said. "

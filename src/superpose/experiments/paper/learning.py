@@ -69,7 +69,7 @@ def over_tasks(wanted: Sequence[Wanted], data: Finished) -> Table:
     """Rows and curves of runs over several tasks."""
     columns = [
         column("method", "method"),
-        column("size", _size(wanted), "number"),
+        column("size", _size(wanted[0].settings), "number"),
         column("seeds", "seeds", "number"),
         column("learned", "first task, just learned", "share"),
         column("first_task", "first task, at the end", "share"),
@@ -96,7 +96,7 @@ def over_changes(wanted: Sequence[Wanted], data: Finished) -> Table:
     """Rows and curves of runs that differ in what their labels say."""
     columns = [
         column("label", "what"),
-        column("size", _size(wanted), "number"),
+        column("size", _size(wanted[0].settings), "number"),
         column("tasks", "tasks", "number"),
         column("seeds", "seeds", "number"),
         column("when_learned", "mean, each task just learned", "share"),
@@ -250,14 +250,15 @@ def icifar(wanted: Sequence[Wanted], data: Finished) -> Table:
     return table | {"checks": checks}
 
 
-def _size(wanted: Sequence[Wanted]) -> str:
-    return "width" if wanted[0].settings.experiment == "icifar" else "units"
+def _size(settings: Settings) -> str:
+    """The setting that says how large the network is."""
+    return "width" if settings.experiment == "icifar" else "units"
 
 
 def _kept(group: Wanted, results: list[Result]) -> dict[str, Any]:
     settings = group.settings
     return {
-        "size": settings.width if settings.experiment == "icifar" else settings.units,
+        "size": getattr(settings, _size(settings)),
         "learned": as_json(measure([learned(settings, r) for r in results])),
         "first_task": as_json(measure([r["first_task"] for r in results])),
         "mean_last_ten": as_json(measure([r["mean_last_ten"] for r in results])),
