@@ -182,8 +182,76 @@ def test_the_spectrum_tells_the_rank():
         ({"tasks": 2, "method": "delta"}, "a plan is for 'solve' or 'sum'"),
         ({"tasks": 2, "noise": 0}, "noise=0: the share of noise"),
         ({"tasks": 2, "family": "best"}, "unknown family"),
+        ({"tasks": 2, "family": "identity"}, "'identity' cannot tell models apart"),
     ],
 )
 def test_plans_that_make_no_sense(options, message):
     with pytest.raises(sp.SuperposeError, match=message):
         sp.plan(wide(), **options)
+
+
+def two_layers():
+    return nn.Sequential(nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 4, bias=False))
+
+
+@pytest.mark.parametrize("method", ["sum", "solve"])
+def test_a_layer_that_gives_only_zeros_has_no_share_of_noise(method):
+    models, x = nets(two_layers, "abc"), inputs("abc")
+    for name in "bc":
+        nn.init.zeros_(models[name][2].weight)
+    packed = sp.pack(models, method=method, calibration=x)
+    last = sp.crosstalk(packed, models, x).layers[-1]
+    assert last.measured == pytest.approx(0, abs=1e-3)
+    assert last.predicted == pytest.approx(0, abs=1e-3)
+    planned = sp.plan(models["b"], 3, method=method, inputs=x["b"])
+    assert planned.layers[-1].noise == 0
+    assert planned.layers[0].noise >= 0
+
+
+def test_only_contexts_that_turn_something_are_predicted():
+    models, x = nets(wide, "abc"), inputs("abc", points=60)
+    found = sp.crosstalk(sp.pack(models, "identity", calibration=x), models, x)
+    assert all(layer.predicted is None for layer in found.layers)
+    assert found.layers[0].measured > 0.1
+
+
+class Crossing(nn.Module):
+    """Attention whose three inputs have very different sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(64, 2, bias=False, batch_first=True)
+
+    def forward(self, x, y):
+        return self.attention(x, 30 * y, y)[0]
+
+
+def test_sums_in_cross_attention_are_predicted_part_by_part():
+    torch.manual_seed(0)
+    models = {name: Crossing().requires_grad_(False) for name in "abcd"}
+    models["a"].attention.in_proj_weight[:64] *= 20
+    sides = {name: [torch.randn(20, 3, 64), torch.randn(20, 3, 64)] for name in models}
+    packed = sp.pack(models, "hadamard", method="sum")
+
+    def noise(name):
+        own = models[name].attention.in_proj_weight
+        read = sp.unpack(packed, name).attention.in_proj_weight
+        x, y = (side.flatten(0, 1) for side in sides[name])
+        inputs = x, 30 * y, y
+        pairs = list(zip(inputs, own.split(64), (read - own).split(64), strict=True))
+        energy = sum((z @ w.T).square().sum() for z, w, _ in pairs)
+        return float(sum((z @ change.T).square().sum() for z, _, change in pairs) / energy)
+
+    first = sp.crosstalk(packed, models, sides).layers[0]
+    assert first.measured == pytest.approx(sum(map(noise, models)) / 4, rel=0.2)
+    assert first.predicted == pytest.approx(first.measured, rel=0.2)
+    alike = sp.plan(models["b"], 4, "hadamard", method="sum", inputs=sides["b"])
+    assert alike.layers[0].noise == pytest.approx(3, rel=0.2)
+
+
+def test_a_plan_leaves_out_what_packing_would():
+    net = nn.ModuleDict({"rnn": nn.LSTM(8, 8), "head": nn.Linear(8, 4)})
+    with pytest.raises(sp.SuperposeError, match="LSTM 'rnn' is not one linear map"):
+        sp.plan(net, 3)
+    for option in ("private_layers", "skip"):
+        assert [one.layer for one in sp.plan(net, 3, **{option: ["rnn"]}).layers] == ["head.weight"]

@@ -7,6 +7,7 @@ import threading
 import time
 
 import cases
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -44,6 +45,16 @@ def test_conversions_and_compositions_are_remembered(tmp_path):
     x = torch.randn(2, 3, 6, 6)
     assert loaded.superposition == model.superposition
     assert torch.equal(loaded(x, task=2), model(x, task=2))
+
+
+def test_double_precision_and_what_was_compiled(tmp_path):
+    path, x = tmp_path / "m.safetensors", torch.randn(4, 12).double()
+    model = sp.superpose(mlp(dtype=torch.float64), "complex", tasks=2, seed=np.int64(3))
+    randomise_private(model)
+    sp.save(torch.compile(model, backend="eager"), path)
+    loaded = sp.load(path, mlp(dtype=torch.float64))
+    assert loaded.superposition.seed == 3
+    assert torch.equal(loaded(x, task=1), model(x, task=1))
 
 
 def test_another_process_gives_the_same_bits(tmp_path):

@@ -4,8 +4,10 @@ import asyncio
 import copy
 import pickle
 import threading
+from functools import partial
 
 import cases
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -96,9 +98,33 @@ def test_unknown_tasks_are_named_with_the_known_ones():
             model(x, task=task)
     with pytest.raises(sp.SuperposeError, match="no task was given: call model"):
         model(x)
-    for task in (1.5, []):
+    for task in (1.5, [], None, [None], [[0, 1]]):
         with pytest.raises(sp.SuperposeError, match=r"task=.*: give a task's name"):
-            model(x, task=task)
+            model.superposition.ids(task)
+    one_task = (model.remove_task, model.private_parameters, partial(sp.unsuperpose, model))
+    for function in (*one_task, partial(model.rename_task, new="birds")):
+        with pytest.raises(sp.SuperposeError, match=r"task=\['cats'\]: give one task"):
+            function(["cats"])
+
+
+def test_numbers_that_name_tasks_are_names():
+    model = sp.superpose(mlp(), tasks=[1, 2, "three"])
+    plain = sp.superpose(mlp(), tasks=3)
+    x = torch.randn(2, 12)
+    for named, number in ((1, 0), (2, 1), ("three", 2)):
+        assert torch.equal(model(x, task=named), plain(x, task=number))
+        with model.task(named):
+            assert torch.equal(model(x), plain(x, task=number))
+    with pytest.raises(sp.SuperposeError, match="unknown task 0"):
+        model(x, task=0)
+
+
+def test_tasks_may_be_numpys_numbers():
+    model = sp.superpose(mlp(), tasks=3)
+    x = torch.randn(2, 12)
+    assert torch.equal(model(x, task=np.int64(2)), model(x, task=2))
+    for rows in (np.array([0, 2]), [np.int64(0), np.int64(2)]):
+        assert torch.equal(model(x, task=rows), model(x, task=[0, 2]))
 
 
 @every_family
@@ -247,6 +273,10 @@ def test_private_layers_and_skip():
     [
         ({"family": "nonsense"}, "unknown family 'nonsense'"),
         ({"tasks": 0}, "tasks is empty"),
+        ({"tasks": "cats"}, "tasks='cats': give several names, as in \\['cats'\\]"),
+        ({"skip": "layers"}, "skip='layers': give several names"),
+        ({"private_layers": "layers"}, "private_layers='layers': give several names"),
+        ({"seed": 1.5}, "seed=1.5: give a whole number"),
         ({"tasks": ["a", "a"]}, "two tasks cannot both be called 'a'"),
         ({"tasks": ["a", ""]}, "'' cannot name a task"),
         ({"private": "mine"}, "private='mine': use one of per-task, shared, none"),
@@ -261,6 +291,17 @@ def test_private_layers_and_skip():
 def test_bad_options_say_what_to_do(options, message):
     with pytest.raises(sp.SuperposeError, match=message):
         sp.superpose(mlp(), **options)
+
+
+class Routed(nn.Module):
+    """A network that has tasks of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Linear(4, 2) for _ in range(2))
+
+    def forward(self, x, task=0):
+        return self.heads[task](x)
 
 
 def test_models_that_cannot_be_converted_say_why():
@@ -278,6 +319,8 @@ def test_models_that_cannot_be_converted_say_why():
     net.tasks = 3
     with pytest.raises(sp.SuperposeError, match="already has 'tasks'"):
         sp.superpose(net)
+    with pytest.raises(sp.SuperposeError, match="forward of Routed takes a task"):
+        sp.superpose(Routed())
     with pytest.raises(sp.SuperposeError, match="call model\\(x, task=…\\)"):
         sp.superpose(mlp()).layers(torch.randn(2, 12))
 
@@ -305,6 +348,8 @@ def test_tasks_can_be_added_renamed_and_listed():
     three = sp.superpose(mlp(), tasks=3)
     torch.testing.assert_close(model(x, task="c"), three(x, task=2))
     assert three.add_task() == 3
+    model.rename_task(2, "gamma")
+    assert model.tasks == ["a", "beta", "gamma"]
     with pytest.raises(sp.SuperposeError, match="two tasks cannot both be called 'a'"):
         model.add_task("a")
     with pytest.raises(sp.SuperposeError, match="unknown task 'b'"):
@@ -405,6 +450,21 @@ def test_vmap_over_rows_tasks_and_gradients(family):
     for name, gradient in each.items():
         expected = [torch.func.grad(loss)(parameters, row)[name] for row in x]
         torch.testing.assert_close(gradient, torch.stack(expected))
+
+
+@every_family
+def test_a_context_may_be_used_first_in_inference_mode(family):
+    net = mlp(bias=False)
+    model = sp.superpose(net, family, tasks=3, seed=41)
+    x = torch.randn(2, 12)
+    with torch.inference_mode():
+        wanted = model(x, task=0)
+    again = sp.superpose(net, family, tasks=3, seed=41)  # another model with the same contexts
+    again(x, task=0).sum().backward()
+    assert torch.equal(again(x, task=0), wanted)
+    with torch.no_grad():
+        mixed = again(x, task=[2, 1])
+        torch.testing.assert_close(mixed, rows_one_by_one(again, [2, 1], x))
 
 
 @every_family

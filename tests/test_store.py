@@ -481,6 +481,33 @@ def test_the_models_given_are_not_touched():
         assert all(torch.equal(before[name][k], t) for k, t in net.state_dict().items())
 
 
+@pytest.mark.parametrize("method", ["sum", "delta", "solve"])
+def test_models_that_functions_return_are_not_touched(method):
+    models, x = nets(cnn, "ab"), torch.randn(20, 3, 6, 6)
+    models["a"].train()
+    before = {n: copy.deepcopy(net.state_dict()) for n, net in models.items()}
+    returned = {name: (lambda net=net: net) for name, net in models.items()}
+    options = {"method": method, "calibration": dict.fromkeys("ab", x)}
+    packed = sp.pack(returned, **options)
+    assert models["a"].training
+    for name, net in models.items():
+        assert all(torch.equal(before[name][k], t) for k, t in net.state_dict().items())
+    for own, same in zip(packed.parameters(), sp.pack(models, **options).parameters(), strict=True):
+        assert torch.equal(own, same)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_that_gives_only_zeros_is_packed(bias):
+    torch.manual_seed(0)
+    models = {n: nn.Sequential(nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 4, bias)) for n in "ab"}
+    x = inputs("ab")
+    for tensor in models["b"][2].parameters():
+        nn.init.zeros_(tensor)
+    packed = sp.pack(models, calibration=x)
+    assert error(packed, models["a"], "a", x["a"]) < 0.01
+    assert packed(x["b"], task="b").abs().max() < 0.01 * models["a"](x["a"]).abs().max()
+
+
 def spoiled(value):
     net = mlp()
     net.layers[1].weight.data[0, 0] = value
@@ -505,13 +532,14 @@ def spoiled(value):
         ({"a": mlp()}, {"method": "average"}, "method='average': use one of solve, sum, delta"),
         ({"a": mlp()}, {"family": "complex"}, "'complex' makes networks complex-valued.*'phase'"),
         ({"a": mlp()}, {"family": "best"}, "unknown family 'best'"),
+        ({"a": mlp()}, {"skip": "layers"}, "skip='layers': give several names"),
         ({"a": mlp()}, {"calibration": {}}, "no calibration inputs for 'a'"),
         ({"a": mlp()}, {"calibration": {"a": 3}}, "calibration of 'a' is no tensor"),
         ({"a": mlp()}, {"calibration": {"a": torch.zeros(0, 12)}}, r"of \[0\] rows"),
         ({"a": mlp()}, {"calibration": {"a": torch.full((4, 12), torch.nan)}}, "not finite"),
         ({"a": mlp()}, {"method": "sum", "finetune": 5}, "finetune=5 is for method 'solve'"),
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"calibration": {"a": torch.ones(2, 3, 4)}},
-         "cannot fit LSTM '0': name it in private_layers"),
+         "LSTM '0' is not one linear map, .*: name it in private_layers"),
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"method": "delta"}, "cannot keep a base"),
         ({"a": nn.Linear(3, 3)}, {"method": "delta"}, "has no room for a base"),
         ({"a": mlp()}, {"method": "delta", "base": sp.models.MLP(12, 20, 5)}, "the base has no"),

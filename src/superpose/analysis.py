@@ -27,14 +27,14 @@ import torch
 from torch import Tensor, nn
 
 from superpose import contexts
-from superpose.contexts import Family
+from superpose.contexts import Family, Identity
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, layers, superpose
 from superpose.nn.layer import Layer
 from superpose.store.distil import logits
-from superpose.store.inputs import Rows, Weight, in_order, quiet_run, reaching
+from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching
 from superpose.store.packed import METHODS, Packed
-from superpose.store.solve import Moments, base_of, bias_name, observe, read_out
+from superpose.store.solve import Moments, base_of, bias_name, observe, read_out, scale
 from superpose.store.sources import Source, Sources
 
 RIDGE = 1e-9  # of the mean eigenvalue, where a solve without one is meant
@@ -53,12 +53,11 @@ class Spectrum:
     energy: float  # of Y, without the means if a bias takes care of them
 
     @classmethod
-    def of(cls, gram: Tensor, cross: Tensor, energy: Tensor, scale: Tensor) -> Spectrum:
-        """From Σ (M, M), B (N, M) and the energy, divided by `scale`."""
-        scale = scale.clamp_min(torch.finfo(torch.float64).tiny)
-        values, vectors = torch.linalg.eigh(gram / scale)
-        explained = (cross @ vectors / scale).square().sum(0)
-        return cls(values.clamp_min(0), explained, float(energy / scale))
+    def of(cls, gram: Tensor, cross: Tensor, energy: Tensor, whole: Tensor) -> Spectrum:
+        """From Σ (M, M), B (N, M) and the energy, divided by `whole`."""
+        values, vectors = torch.linalg.eigh(gram / whole)
+        explained = (cross @ vectors / whole).square().sum(0)
+        return cls(values.clamp_min(0), explained, float(energy / whole))
 
     @property
     def rank(self) -> int:
@@ -159,7 +158,8 @@ def crosstalk(
 
     Where the weights are a sum, a layer is measured on the inputs that it had in the model alone,
     and predicted by Proposition 2; where they were solved, on those it has now, and predicted by
-    the theory above. A model that was trained has no prediction.
+    the theory above. A model that was trained has no prediction, nor has one that was solved with
+    contexts that turn nothing.
     """
     names = packed.superposition.names
     for task in names:
@@ -169,6 +169,8 @@ def crosstalk(
     weights = [Weight(layer, name) for layer in layers(packed) for name in layer.contexts]
     first = next(iter(names))
     method = packed.method if isinstance(packed, Packed) else None
+    family = packed.superposition.family
+    predictable = method in ("sum", "delta") or (method and not isinstance(family, Identity))
     rows = {task: Rows.of(task, inputs[task]) for task in names}
     was_training = packed.training
     packed.eval()
@@ -181,8 +183,7 @@ def crosstalk(
                 one = _summed(packed, weight, calls, sources, rows)
             else:
                 one = _solved(packed, weight, calls, done, sources, rows, batch_size)
-            predicted = None if method is None else one[1]
-            found.append(LayerCrosstalk(weight.plain, one[0], predicted))
+            found.append(LayerCrosstalk(weight.plain, one[0], one[1] if predictable else None))
         noise, agreement = {}, {}
         for task in names:
             now, alone = _outputs(packed, sources.open(task), task, rows[task], batch_size)
@@ -211,10 +212,14 @@ def _solved(
     rows: dict[Any, Rows],
     batch_size: int,
 ) -> tuple[float, float]:
-    """Measured and predicted noise of a layer on the inputs that it has in the packed network."""
+    """Measured and predicted noise of a layer on the inputs that it has in the packed network.
+
+    A task in which the layer should give only zeros has no energy, so no noise that is a share of
+    it: the mean is over the others.
+    """
     matrix = weight.matrix(weight.tensor.detach().double())
     bias = bias_name(weight)
-    measured, tasks = 0.0, len(packed.tasks)
+    measured, tasks = 0.0, 0
     blocks: dict[tuple[int, int], list[Spectrum]] = {}  # by part and group, one for each task
     for task, number in packed.superposition.names.items():
         read = read_out(packed, done, number)
@@ -222,7 +227,8 @@ def _solved(
             packed, weight, calls, number, sources.open(task), rows[task], read, batch_size
         )
         moments = [part.kept + part.held if part.held.rows else part.kept for part in seen]
-        total = sum(both.energy.sum() for both in moments)
+        whole, gives = scale(moments), any(both.energy.any() for both in moments)
+        tasks += gives
         for place, (part, both) in enumerate(zip(seen, moments, strict=True)):
             w, left, fitted = matrix[:, part.outputs], both, both
             if bias is not None:
@@ -230,11 +236,11 @@ def _solved(
                 left = _without(both, own.view(matrix.shape[0], -1)[:, part.outputs])
                 fitted = both.centred()
             error = left.energy.sum() - 2 * (w * left.cross).sum() + ((w @ left.gram) * w).sum()
-            measured += float(error / total)
+            measured += float(error / whole) if gives else 0.0
             for group in range(len(w)):
                 one = (fitted.gram[group], fitted.cross[group], fitted.energy[group])
-                blocks.setdefault((place, group), []).append(Spectrum.of(*one, total))
-    return measured / tasks, _unexplained(blocks.values()) / tasks
+                blocks.setdefault((place, group), []).append(Spectrum.of(*one, whole))
+    return measured / max(tasks, 1), _unexplained(blocks.values()) / max(tasks, 1)
 
 
 def _unexplained(blocks: Iterable[list[Spectrum]]) -> float:
@@ -256,7 +262,7 @@ def _without(moments: Moments, bias: Tensor) -> Moments:
 def _summed(
     packed: Superposed, weight: Weight, calls: int, sources: Sources, rows: dict[Any, Rows]
 ) -> tuple[float, float]:
-    """Measured and predicted noise of a layer on the inputs that it had in the model alone."""
+    """The same on the inputs that the layer had in the model alone."""
     names = packed.superposition.names
     pairing = weight.layer.pairing
     peers = [Weight(one, weight.name) for one in (pairing.layers if pairing else [weight.layer])]
@@ -267,22 +273,25 @@ def _summed(
             stored[task, one.layer.slot(number)] = _some_outputs(packed, one, net)
     family = next(iter(weight.layer.contexts.values())).family
     measured = predicted = 0.0
+    tasks = 0
     for task, number in names.items():
         net, slot = sources.open(task), weight.layer.slot(number)
         own = read_out(packed, [weight], number)[weight.plain]
-        change = own.double() - net.get_parameter(weight.plain).detach().double()
-        noisy = _sampled(weight.matrix(change))
-        alone = _sampled(weight.matrix(net.get_parameter(weight.plain).detach().double()))
+        wanted = weight.matrix(net.get_parameter(weight.plain).detach().double())
+        change = weight.matrix(own.double()) - wanted
+        noisy, alone = _sampled(change), _sampled(wanted)
         error = expected = energy = 0.0
         for part in reaching(net, weight, calls, rows[task][:SAMPLED], {}, 0):
-            x = _rows_of(part.x.double())
-            error += float((x @ noisy.mT).square().sum())
-            energy += float((x @ alone.mT).square().sum())
-            others = [stored[other, slot] for other in names if other != task]
+            x, some = _rows_of(part.x.double()), _among_sampled(part.outputs, change)
+            error += float((x @ noisy[:, some].mT).square().sum())
+            energy += float((x @ alone[:, some].mT).square().sum())
+            others = [stored[other, slot][:, some] for other in names if other != task]
             expected += _expected(family, weight, others, x)
-        measured += error / energy / len(names)
-        predicted += expected / energy / len(names)
-    return measured, predicted
+        if energy:
+            measured += error / energy
+            predicted += expected / energy
+            tasks += 1
+    return measured / max(tasks, 1), predicted / max(tasks, 1)
 
 
 def _expected(family: Family, weight: Weight, others: Iterable[Tensor], x: Tensor) -> float:
@@ -315,6 +324,13 @@ def _sampled(matrix: Tensor) -> Tensor:
     """Evenly spaced outputs of a matrix (groups, outputs, inputs)."""
     step = -(-matrix.shape[1] // SAMPLED)
     return matrix[:, ::step]
+
+
+def _among_sampled(outputs: slice, matrix: Tensor) -> slice:
+    """Which of a matrix's sampled outputs are among these."""
+    start, stop, _ = outputs.indices(matrix.shape[1])
+    step = -(-matrix.shape[1] // SAMPLED)
+    return slice(-(-start // step), -(-stop // step))
 
 
 def _rows_of(x: Tensor) -> Tensor:
@@ -397,6 +413,8 @@ def plan(
     inputs: Any = None,
     rank: int | None = None,
     noise: float = 0.05,
+    private_layers: Iterable[str] = (),
+    skip: Iterable[str] = (),
     batch_size: int = 256,
 ) -> Plan:
     """What storing `tasks` models like `net` will do to them, before any is packed.
@@ -404,6 +422,7 @@ def plan(
     `inputs` are rows of its input, as for `pack`; without them each layer's inputs are taken to
     fill `rank` directions evenly, or all of them, which is the worst case. The width for the
     `noise` that is wanted supposes that a wider layer's inputs fill the same directions.
+    `private_layers` and `skip` are those of `pack`.
 
     >>> found = plan(nn.Sequential(nn.Linear(64, 8)), tasks=4, rank=15)
     >>> round(found.noise, 6)  # 4 × 15 directions fit into 64
@@ -419,7 +438,9 @@ def plan(
         raise SuperposeError(f"noise={noise}: the share of noise wanted is between 0 and 1")
     chosen = contexts.family(family)
     name = family if isinstance(family, str) else type(family).__name__
-    model = superpose(net, chosen, tasks=1)
+    if method == "solve" and isinstance(chosen, Identity):
+        raise SuperposeError("the family 'identity' cannot tell models apart: plan for another")
+    model = superpose(net, chosen, tasks=1, private_layers=private_layers, skip=skip)
     weights = [Weight(layer, tensor) for layer in layers(model) for tensor in layer.contexts]
     planned = []
     with quiet_run():
@@ -438,8 +459,8 @@ def _observed(
     inputs: Any,
     rank: int | None,
     batch_size: int,
-) -> Iterator[tuple[Weight, tuple[list[Spectrum], Tensor]]]:
-    """Each layer's spectra, one for each group, and rows of its inputs (groups, rows, features)."""
+) -> Iterator[tuple[Weight, tuple[list[Spectrum], list[Part]]]]:
+    """Each layer's spectra, one for each group of each part, and rows of its inputs."""
     plain = copy.deepcopy(net).eval()
     if inputs is None:
         for weight in weights:
@@ -449,17 +470,18 @@ def _observed(
     for weight, calls in in_order(plain, weights, rows[:2]):
         seen = observe(model, weight, calls, 0, plain, rows, {}, batch_size)
         moments = [part.kept + part.held if part.held.rows else part.kept for part in seen]
-        total = sum(both.energy.sum() for both in moments)
+        whole = scale(moments)
         spectra = []
         for both in moments:
             fitted = both.centred() if bias_name(weight) else both
             blocks = zip(fitted.gram, fitted.cross, fitted.energy, strict=True)
-            spectra += [Spectrum.of(*block, total) for block in blocks]
-        x = reaching(plain, weight, calls, rows[:SAMPLED], {}, 0)[0].x
-        yield weight, (spectra, x.double())
+            spectra += [Spectrum.of(*block, whole) for block in blocks]
+        yield weight, (spectra, reaching(plain, weight, calls, rows[:SAMPLED], {}, 0))
 
 
-def _supposed(weight: Weight, net: nn.Module, rank: int | None) -> tuple[list[Spectrum], Tensor]:
+def _supposed(
+    weight: Weight, net: nn.Module, rank: int | None
+) -> tuple[list[Spectrum], list[Part]]:
     """Inputs that fill `rank` directions of the layer's evenly, or all of them."""
     groups, _, size = weight.matrix(net.get_parameter(weight.plain)).shape
     filled = min(rank or size, size)
@@ -469,11 +491,16 @@ def _supposed(weight: Weight, net: nn.Module, rank: int | None) -> tuple[list[Sp
     generator = torch.Generator().manual_seed(0)
     directions = torch.linalg.qr(torch.randn(size, filled, generator=generator).double()).Q
     x = torch.randn(SAMPLED, filled, generator=generator).double() @ directions.T
-    return [spectrum] * groups, x.expand(groups, -1, -1)
+    return [spectrum] * groups, [Part(slice(None), x.expand(groups, -1, -1))]
 
 
 def _plan_solved(
-    weight: Weight, net: nn.Module, spectra: list[Spectrum], x: Tensor, tasks: int, wanted: float
+    weight: Weight,
+    net: nn.Module,
+    spectra: list[Spectrum],
+    parts: list[Part],
+    tasks: int,
+    wanted: float,
 ) -> LayerPlan:
     def noise(room: int) -> float:
         """What all groups cannot explain when each has so many inputs."""
@@ -481,7 +508,7 @@ def _plan_solved(
             one.noise(float(ridges(one.values.unsqueeze(0), tasks, room))) for one in spectra
         )
 
-    size = x.shape[-1]
+    size = parts[0].x.shape[-1]
     own, high = noise(size), size
     while noise(high) > wanted and high < size * tasks:
         high *= 2
@@ -493,12 +520,22 @@ def _plan_solved(
 
 
 def _plan_summed(
-    weight: Weight, net: nn.Module, spectra: list[Spectrum], x: Tensor, tasks: int, wanted: float
+    weight: Weight,
+    net: nn.Module,
+    spectra: list[Spectrum],
+    parts: list[Part],
+    tasks: int,
+    wanted: float,
 ) -> LayerPlan:
-    w, x = _sampled(weight.matrix(net.get_parameter(weight.plain).detach().double())), _rows_of(x)
+    matrix = weight.matrix(net.get_parameter(weight.plain).detach().double())
     family = weight.layer.contexts[weight.name].family
-    energy = float((x @ w.mT).square().sum())
-    noise = (tasks - 1) * _expected(family, weight, [w], x) / energy
-    size = x.shape[-1]
+    expected = energy = 0.0
+    for part in parts:
+        x = _rows_of(part.x.double())
+        w = _sampled(matrix)[:, _among_sampled(part.outputs, matrix)]
+        energy += float((x @ w.mT).square().sum())
+        expected += _expected(family, weight, [w], x)
+    noise = (tasks - 1) * expected / energy if energy else 0.0
+    size = matrix.shape[-1]
     width = math.ceil(size * max(1.0, noise / wanted))
     return LayerPlan(weight.plain, size, max(one.rank for one in spectra), noise, width)

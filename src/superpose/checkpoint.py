@@ -33,9 +33,12 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
     Fixed contexts are not in it: they are derived again from the seed, the names of the layers and
     the tasks. A digest of them tells on loading that they came out the same.
     """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile made of it
     if not isinstance(model, Superposed):
         raise SuperposeError(f"{type(model).__name__} is not superposed: superpose() it first")
     tensors, same_as = _distinct(model.state_dict())
+    pairs = [name for name, tensor in tensors.items() if tensor.dtype == torch.complex128]
+    tensors |= {name: torch.view_as_real(tensors[name]) for name in pairs}
     superposition = model.superposition
     header = {
         "format": FORMAT,
@@ -46,6 +49,7 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
         "method": model.method if isinstance(model, Packed) else None,
         "conversion": dataclasses.asdict(superposition.conversion),
         "same_as": same_as,
+        "pairs": pairs,  # complex numbers in double precision, which the format does not know
         "contexts": context_digest(model),
     }
     header["checksum"] = _checksum(header, tensors)
@@ -84,6 +88,7 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     model.superposition.spent = header.get("spent", 0)
     if isinstance(model, Packed) and method:
         model.method = method
+    tensors |= {name: torch.view_as_complex(tensors[name]) for name in header.get("pairs", [])}
     tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
     _check_fit(path, model.state_dict(), tensors)
     model.load_state_dict(tensors)

@@ -113,7 +113,7 @@ def _walsh_hadamard(x: Tensor) -> Tensor:
 
 def _once(function: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
     """Make a matrix once for each size; the compiler, which cannot see a cache, makes its own."""
-    cached = lru_cache(function)
+    cached = lru_cache(torch.inference_mode(False)(function))
     return lambda size: function(size) if torch.compiler.is_compiling() else cached(size)
 
 

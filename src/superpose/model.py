@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 from torch import Tensor, nn
 
 from superpose import contexts
@@ -24,11 +26,12 @@ from superpose.nn.selection import Selection, Tasks, active, untraced
 
 Name = int | str
 Task = Name | Sequence[Name] | Tensor
+WHOLE = (int, np.integer)
 
 S = TypeVar("S", bound="Superposed")
 
-_chosen: ContextVar[Mapping[int, Task]] = ContextVar("chosen", default={})  # noqa: B039
-"""The task that `with model.task(…)` chose, by model; each thread and async task has its own."""
+_chosen: ContextVar[Mapping[int, int | list[int]]] = ContextVar("chosen", default={})  # noqa: B039
+"""The tasks' numbers that `with model.task(…)` chose, by model, for each thread and async task."""
 
 
 @dataclass
@@ -50,20 +53,29 @@ class Superposition:
         """The numbers of a task or of one task per row, checked."""
         if isinstance(task, Tensor):
             task = task.tolist()
-        if isinstance(task, (str, int)):
+        if isinstance(task, (str, *WHOLE)):
             return self._id(task)
         rows = list(task) if isinstance(task, Iterable) else []
-        if not rows:
+        if not rows or not all(isinstance(one, (str, *WHOLE)) for one in rows):
             raise SuperposeError(f"task={task!r}: give a task's name or number, or one per row")
         known = {one: self._id(one) for one in set(rows)}
         return [known[one] for one in rows]
 
+    def number(self, task: Any) -> int:
+        """The number of one task, checked."""
+        found = self.ids(task)
+        if isinstance(found, list):
+            raise SuperposeError(f"task={task!r}: give one task, by its name or number")
+        return found
+
     def _id(self, task: Any) -> int:
+        """A name's number; a number that names no task is that of a task with another name."""
         if not isinstance(task, bool):
             if task in self.names:
                 return self.names[task]
-            if isinstance(task, int) and task in self.names.values():
-                return task
+            texts = (number for name, number in self.names.items() if isinstance(name, str))
+            if not isinstance(task, str) and task in texts:
+                return int(task)
         known = list(self.names)
         shown = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
         raise SuperposeError(f"unknown task {task!r}: the {len(known)} known ones are {shown}")
@@ -114,8 +126,7 @@ class Superposed(nn.Module):
         Its number, and with it its contexts, is never given to another task.
         """
         superposition = self.superposition
-        number = superposition.ids(task)
-        assert isinstance(number, int)
+        number = superposition.number(task)
         if len(superposition.names) == 1:
             raise SuperposeError(f"{task!r} is the only task: a model without tasks cannot be run")
         superposition.spent = max(superposition.spent, number + 1)
@@ -127,33 +138,31 @@ class Superposed(nn.Module):
 
     def rename_task(self, old: Name, new: str) -> None:
         """Change what a task is called; its contexts and private parameters stay."""
-        names = self.superposition.names
-        self.superposition.ids(old)
-        check_names([*(name for name in names if name != old), new])
-        renamed = {new if name == old else name: number for name, number in names.items()}
+        names, renaming = self.superposition.names, self.superposition.number(old)
+        renamed = [(new if n == renaming else name, n) for name, n in names.items()]
+        check_names([name for name, _ in renamed])
         names.clear()
         names.update(renamed)
 
     def private_parameters(self, task: Name) -> list[nn.Parameter]:
         """The trainable parameters that a task has for itself."""
-        number = self.superposition.ids(task)
-        assert isinstance(number, int)
+        number = self.superposition.number(task)
         tensors = [t.of(number) for la in layers(self) for t in la.private_tensors().values()]
         return [t for t in tensors if isinstance(t, nn.Parameter) and t.requires_grad]
 
     @untraced
     def selection(self, task: Task | None = None) -> Selection:
         """Contexts and private tensors of a task, or of one task per row, for `run`."""
-        if task is None:
-            task = _chosen.get().get(id(self.superposition))
-        if task is None:
+        known = self.superposition
+        ids = _chosen.get().get(id(known)) if task is None else known.ids(task)
+        if ids is None:
             raise SuperposeError(
                 "no task was given: call model(x, task=…), or wrap the call in "
                 "`with model.task(…):`"
             )
         own = layers(self)
         device = next(layer.device for layer in own if layer.contexts)
-        tasks = Tasks.of(self.superposition.ids(task), device)
+        tasks = Tasks.of(ids, device)
         return Selection(tasks.row, {layer.layer: layer.select(tasks) for layer in own})
 
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
@@ -218,14 +227,21 @@ def superpose(
     >>> model(torch.ones(3, 4), task=[0, 2, 2]).shape
     torch.Size([3, 2])
     """
-    labels: list[Name] = list(range(tasks)) if isinstance(tasks, int) else list(tasks)
+    labels: list[Name] = []
+    labels += range(tasks) if isinstance(tasks, WHOLE) else several("tasks", tasks)
     check_names(labels)
     return build(
         net,
         contexts.with_learning(contexts.family(family), learnable),
         {label: number for number, label in enumerate(labels)},
         seed,
-        Conversion(private, tuple(private_layers), tuple(skip), conv, batch_dim),
+        Conversion(
+            private,
+            several("private_layers", private_layers),
+            several("skip", skip),
+            conv,
+            batch_dim,
+        ),
         Superposed,
     )
 
@@ -241,6 +257,9 @@ def build(
     """What `superpose` does, from the values that a checkpoint keeps."""
     if isinstance(net, Superposed):
         raise SuperposeError("the model is superposed already: add_task() adds tasks to it")
+    if not isinstance(seed, WHOLE):
+        raise SuperposeError(f"seed={seed!r}: give a whole number")
+    seed = int(seed)
     _check_attributes(net, kind)
     model = copy.deepcopy(net)
     if family.complex_valued:
@@ -265,11 +284,11 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     if not isinstance(model, Superposed):
         raise SuperposeError(f"{type(model).__name__} is not superposed: there is nothing to undo")
     plain: nn.Module = copy.deepcopy(model)
-    number = None if task is None else model.superposition.ids(task)
+    number = None if task is None else model.superposition.number(task)
     del plain.superposition
     plain.__class__ = type(model)._plain
     for layer, stored in zip(layers(plain), layers(model), strict=True):
-        if isinstance(number, int):
+        if number is not None:
             _assign(layer, stored.read_out(number))
         layer.unsuperpose()
     restore(plain)
@@ -327,6 +346,13 @@ def _to_real(value: Any) -> Any:
     return value.real if isinstance(value, Tensor) and value.is_complex() else value
 
 
+def several(option: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The names that an option was given; one text is not several."""
+    if isinstance(names, str):
+        raise SuperposeError(f"{option}={names!r}: give several names, as in [{names!r}]")
+    return tuple(names)
+
+
 def check_names(names: Sequence[Name]) -> None:
     """Names of tasks: at least one, each different, none of them empty."""
     if not names:
@@ -346,4 +372,9 @@ def _check_attributes(net: nn.Module, kind: type[Superposed]) -> None:
         raise SuperposeError(
             f"{type(net).__name__} already has {taken[0]!r}, which a superposed model needs: "
             "rename it, or put the network inside a module of its own"
+        )
+    if "task" in inspect.signature(net.forward).parameters:
+        raise SuperposeError(
+            f"forward of {type(net).__name__} takes a task of its own, which would never reach it: "
+            "rename that argument, or put the network inside a module of its own"
         )

@@ -33,6 +33,8 @@ class Plan(Network):
     """binary, hadamard, rotation, phase, permutation, block-rotation; for sum also complex."""
     method: Literal["solve", "sum"] = "solve"
     """How the models will be packed."""
+    private_layers: tuple[str, ...] = ()
+    """Layers that each model will keep for itself."""
     json: bool = False
     """Print JSON and nothing else."""
 
@@ -49,5 +51,6 @@ class Plan(Network):
             inputs=read_inputs(self.inputs) if self.inputs else None,
             rank=self.rank,
             noise=self.noise,
+            private_layers=self.private_layers,
         )
         print(json.dumps(found.as_dict()) if self.json else found)

@@ -107,6 +107,7 @@ class Table:
             self._add(tasks, missing)
         return [self.slots[task] for task in tasks]
 
+    @torch.inference_mode(False)  # what is kept may be used for training later
     def _add(self, wanted: list[int], missing: list[int]) -> None:
         if self.bytes > self.cache.max_bytes:  # one layer fills the cache: start again
             self._clear()

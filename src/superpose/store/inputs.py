@@ -94,8 +94,8 @@ class Weight:
         if not isinstance(self.layer, (LinearLayer, ForwardConv, MultiheadAttention)):
             kind = type(self.layer).__name__
             raise SuperposeError(
-                f"method 'solve' cannot fit {kind} {self.layer.layer!r}: name it in "
-                "private_layers or in skip, or use method 'sum' or 'delta'"
+                f"{kind} {self.layer.layer!r} is not one linear map, so it can be neither solved "
+                "for nor predicted: name it in private_layers or in skip, or pack by 'sum'"
             )
 
     @property

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from superpose import contexts
 from superpose.contexts import Family
 from superpose.errors import SuperposeError
-from superpose.model import Name, Superposed, build, check_names, layers, unsuperpose
+from superpose.model import Name, Superposed, build, check_names, layers, several, unsuperpose
 from superpose.nn.base import WithBase, plain_name
 from superpose.nn.convert import Conversion
 from superpose.nn.layer import CONTEXT, joined
@@ -67,7 +67,7 @@ class Packed(Superposed):
                 "method 'solve' stores no term that could be subtracted: remove a task by its "
                 "name alone"
             )
-        number = self._number(name)
+        number = self.superposition.number(name)
         removed = None if model is None else self._check(name, opened(name, model))
         self.remove_task(name)
         if removed is not None:
@@ -91,7 +91,8 @@ class Packed(Superposed):
                     f"replacing {name!r} needs old=…, the model that is stored now: method "
                     f"{self.method!r} subtracts its term"
                 )
-            self._add_term(self._number(name), self._check(name, opened(name, old)), -1)
+            number = self.superposition.number(name)
+            self._add_term(number, self._check(name, opened(name, old)), -1)
             self._set(name, new)
             return
         after = copy.deepcopy(self)
@@ -137,7 +138,7 @@ class Packed(Superposed):
 
     def _set(self, name: Name, net: nn.Module) -> None:
         """Store a model whose task is there already."""
-        self._add_term(self._number(name), net, +1)
+        self._add_term(self.superposition.number(name), net, +1)
         self._set_private(name, net)
 
     def _add_term(self, number: int, net: nn.Module, sign: int) -> None:
@@ -155,17 +156,12 @@ class Packed(Superposed):
                     target.copy_(target.double() + sign * term)
 
     def _set_private(self, name: Name, net: nn.Module) -> None:
-        number = self._number(name)
+        number = self.superposition.number(name)
         state = net.state_dict()
         for layer in layers(self):
             for tensor, own in layer.private_tensors().items():
                 if not tensor.endswith(CONTEXT):
                     own.of(number).detach().copy_(state[joined(plain_name(layer.layer), tensor)])
-
-    def _number(self, name: Name) -> int:
-        number = self.superposition.ids(name)
-        assert isinstance(number, int)
-        return number
 
 
 def pack(
@@ -230,10 +226,11 @@ def pack(
     if method == "delta" and base is None:
         base = _mean(sources)
     private, shared = _sorted(sources)
+    private_layers = several("private_layers", private_layers)
     conversion = Conversion(
         "per-task",
         (*private_layers, *(name for name in private if not _covered(name, private_layers))),
-        (*skip, *shared),
+        (*several("skip", skip), *shared),
         conv,
         batch_dim,
         base is not None,
@@ -293,7 +290,7 @@ def _mean(sources: Sources) -> nn.Module:
     for name in sources.models:
         for key, tensor in sources.open(name).state_dict().items():
             total[key] = total.get(key, 0.0) + tensor.double()
-    mean = sources.open(next(iter(sources.models)))
+    mean = copy.deepcopy(sources.open(next(iter(sources.models))))
     mean.load_state_dict({key: value / len(sources.models) for key, value in total.items()})
     return mean
 
@@ -365,6 +362,6 @@ def _input_shape(net: nn.Module) -> tuple[int, ...]:
         if next(module.parameters(recurse=False), None) is not None:
             break
     raise SuperposeError(
-        f"{type(net).__name__} does not tell the shape of its inputs: give calibration inputs, or "
-        "input_shape=(channels, height, width) for noise"
+        f"{type(net).__name__} does not tell the shape of its inputs: give calibration inputs, or, "
+        "to pack with noise, input_shape=(channels, height, width)"
     )

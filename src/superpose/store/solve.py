@@ -61,6 +61,14 @@ class Moments:
         return Moments(self.gram * weight, self.cross * weight, self.energy * weight, rows=0)
 
 
+def scale(moments: Iterable[Moments]) -> Tensor:
+    """What a task's moments are divided by: ‖Y‖², or ‖X‖² where a layer should give only zeros."""
+    moments = list(moments)
+    outputs = sum(part.energy.sum() for part in moments)
+    inputs = sum(part.gram.diagonal(dim1=-2, dim2=-1).sum() for part in moments)
+    return next((energy for energy in (outputs, inputs) if energy > 0), torch.ones(()))
+
+
 def fit(moments: Moments, ridge: float) -> Tensor:
     """W = B (A + ridge)⁻¹ (groups, outputs, inputs); the ridge is relative to A's mean eigenvalue.
 
@@ -106,11 +114,10 @@ class Problem:
     def add(self, task: int, kept: Moments, held: Moments) -> None:
         """One task's data; every task weighs the same, whatever the size of its outputs."""
         both = kept + held
-        weight = 1 / both.energy.sum().clamp_min(torch.finfo(torch.float64).tiny)
         self.means[task] = both.x / both.rows, both.y / both.rows
         for side, more in (("kept", kept), ("held", held)):
             if more.rows:
-                more = (more.centred() if self.centre else more).weighed(weight)
+                more = (more.centred() if self.centre else more).weighed(1 / scale([both]))
                 setattr(self, side, getattr(self, side) + more)
 
     def solution(self) -> tuple[Tensor, dict[int, Tensor]]:

@@ -18,14 +18,15 @@ Source = nn.Module | Callable[[], nn.Module]
 
 
 def opened(name: Name, source: Any) -> nn.Module:
-    """The model of a source, in evaluation mode; the user's own is not touched."""
-    model = copy.deepcopy(source) if isinstance(source, nn.Module) else _called(name, source)
+    """The model of a source, in evaluation mode: other modules, which share the user's tensors."""
+    model = source if isinstance(source, nn.Module) else _called(name, source)
     if isinstance(model, Superposed) or not isinstance(model, nn.Module):
         raise SuperposeError(
             f"model {name!r} is a {type(model).__name__}: give a plain module, or a function that "
             "returns one"
         )
-    return model.eval()
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, tensors).eval()
 
 
 def _called(name: Name, source: Any) -> Any:
