@@ -15,7 +15,7 @@ from superpose.errors import SuperposeError
 from superpose.experiments.paper import Name, curves, document, produce, runs, style
 from superpose.experiments.paper.plan import ITEMS, Computed
 from superpose.experiments.paper.runs import KEPT, Finished, Wanted, folder, place
-from superpose.experiments.paper.tables import Measure, above, unchanged, within
+from superpose.experiments.paper.tables import Measure, above, measure, tried, unchanged, within
 from superpose.experiments.run import Job, run
 from superpose.experiments.settings import EXPERIMENTS, Settings
 from superpose.learning import Interrupted, Quiet
@@ -74,7 +74,7 @@ def test_every_name_of_the_issue_is_there() -> None:
 
 def test_finished_runs_hold_four_files_and_no_paths(smoke: Path) -> None:
     found = sorted((smoke / "smoke" / "runs").rglob("result.json"))
-    assert len(found) == 7 + 5 + 4
+    assert len(found) == 8 + 5 + 4
     for path in found:
         assert sorted(p.name for p in path.parent.iterdir()) == sorted(KEPT)
         config = json.loads((path.parent / "config.json").read_text())
@@ -92,7 +92,7 @@ def test_the_numbers_of_a_figure_are_those_of_its_runs(smoke: Path) -> None:
         assert row["first_task"] == {
             "mean": round(result["first_task"], 6),
             "deviation": None,
-            "n": 1,
+            "seeds": {"0": round(result["first_task"], 6)},
         }
         curve = found["curves"][row["run"]]
         assert [list(pair) for pair in zip(curve["steps"], curve["mean"], strict=True)] == [
@@ -236,7 +236,7 @@ def test_mean_and_deviation_are_over_seeds(tmp_path: Path) -> None:
     assert curve["deviation"][-1] == pytest.approx(stdev(ends), abs=1e-6)
     assert curve["steps"][-1] == 50_000
     missing = found["missing"]
-    assert len(missing) == 18
+    assert len(missing) == 21
     assert "permuting-mnist/standard-u256/seed-2" in missing
 
 
@@ -285,7 +285,10 @@ def test_changes_are_judged_by_the_mean_of_all_tasks(tmp_path: Path) -> None:
     assert [row["label"] for row in found["rows"][:2]] == [paper.label, deeper.label]
     assert found["rows"][1]["when_learned"]["mean"] == 0.95
     verdicts = [check["verdict"] for check in found["checks"]]
-    assert verdicts[:3] == ["holds", "undecided", "not run yet"]
+    assert verdicts[:3] == ["better", "undecided", "not run yet"]
+    rates = {row["label"]: row["rate"] for row in found["rows"]}
+    assert rates[paper.label] == "0.0001, constant"
+    assert rates["ours with binary"] == "0.0006, cosine"
 
 
 @pytest.mark.parametrize(("end", "verdict"), [(0.983, "holds"), (0.95, "fails")])
@@ -296,7 +299,7 @@ def test_ours_is_held_to_its_goal(end: float, verdict: str, tmp_path: Path) -> N
     found = produce.make("ours", "paper", tmp_path)
     checks = {check["claim"]: check["verdict"] for check in found["checks"]}
     assert checks["2048 units, 50 tasks: ours, a mean of all of at least 97.6"] == verdict
-    assert checks["2048 units, 50 tasks: ours, better than as in the paper"] == "not run yet"
+    assert checks["2048 units, 50 tasks: ours"] == "not run yet"
     assert checks["2000 units, 10 tasks: ours, a mean of all of at least 98.4"] == "not run yet"
 
 
@@ -434,17 +437,31 @@ def test_seeds_come_first_to_last_over_all_methods(tmp_path: Path) -> None:
 
 
 def test_verdicts() -> None:
-    assert above("", Measure(0.9, 0.01, 3), Measure(0.8, 0.01, 3))["verdict"] == "reproduced"
-    assert above("", Measure(0.8, 0.01, 3), Measure(0.9, 0.01, 3))["verdict"] == "differs"
-    assert above("", Measure(0.9, 0.1, 3), Measure(0.8, 0.1, 3))["verdict"] == "undecided"
-    assert above("", Measure(0.9, None, 1), Measure(0.81, 0.0, 3))["verdict"] == "undecided"
-    assert above("", Measure(0.9, None, 1), None)["verdict"] == "not run yet"
-    extra = above("", Measure(0.8, 0.0, 3), Measure(0.9, 0.0, 3), extra=True)
+    def of(*values: float) -> Measure | None:
+        return measure(dict(enumerate(values)))
+
+    assert above("", of(0.9, 0.92), of(0.8, 0.82))["verdict"] == "reproduced"
+    assert above("", of(0.8, 0.82), of(0.9, 0.92))["verdict"] == "differs"
+    assert above("", of(0.8, 1.0), of(0.7, 0.9))["verdict"] == "undecided"
+    assert above("", of(0.9), of(0.81))["verdict"] == "undecided"
+    assert above("", of(0.9), None)["verdict"] == "not run yet"
+    extra = above("", of(0.8, 0.8), of(0.9, 0.9), extra=True)
     assert (extra["paper"], extra["verdict"]) == ("not in the paper", "fails")
-    assert within("", 0.976, Measure(0.967, None, 1))["verdict"] == "reproduced"
-    assert within("", 0.976, Measure(0.965, None, 1))["verdict"] == "differs"
-    assert unchanged("", [0.011, 0.008])["verdict"] == "reproduced"
-    assert unchanged("", [0.02])["verdict"] == "differs"
+    assert within("", 0.976, of(0.967))["verdict"] == "reproduced"
+    assert within("", 0.976, of(0.965))["verdict"] == "differs"
+    assert unchanged("", {0: 0.011, 1: 0.008})["verdict"] == "reproduced"
+    assert unchanged("", {0: 0.02})["verdict"] == "differs"
+    assert tried("", of(0.92), of(0.9))["verdict"] == "better"
+    assert tried("", of(0.88), of(0.9))["verdict"] == "worse"
+    assert tried("", of(0.905), of(0.9))["verdict"] == "undecided"
+
+
+def test_methods_are_compared_over_the_seeds_that_both_have() -> None:
+    one, several = measure({0: 0.86}), measure({0: 0.83, 1: 0.7, 2: 0.72})
+    compared = above("", one, several)
+    assert compared["ours"] == "86.00 against 83.00 (n = 1)"
+    assert compared["verdict"] == "undecided"
+    assert above("", measure({5: 0.86}), several)["verdict"] == "not run yet"
 
 
 def test_the_report_needs_nothing_beside_it(smoke: Path) -> None:

@@ -64,11 +64,10 @@ def _panel(axes: Any, found: Table, rows: Sequence[Row], width: float) -> list[E
     end = max(found["curves"][row["run"]]["steps"][-1] for row in shown) / unit
     ends = []
     for row in shown:
-        curve = found["curves"][row["run"]]
         name = found["labels"].get(row["method"], row["method"])
-        text = f"{name}  {100 * row[found['label']]['mean']:.1f}"
-        last = curve["steps"][-1] / unit
-        ends.append((text, last, 100 * curve["mean"][-1], COLOURS[row["method"]]))
+        value = 100 * row[found["label"]]["mean"]
+        last = found["curves"][row["run"]]["steps"][-1] / unit
+        ends.append((f"{name}  {value:.1f}", last, value, COLOURS[row["method"]]))
     written = 0.2 + INCHES * max(len(text) for text, *_ in ends)
     axes.set_xlim(0, end * width / (width - written))
     axes.set_xticks([round(end * quarter / 5, 6) for quarter in range(6)])
@@ -175,8 +174,7 @@ def changes(found: Table) -> Any:
     told = " to ".join(dict.fromkeys(str(n) for n in (seeds[0], seeds[-1])))
     caption(
         figure,
-        f"{found['title']}. Scale {found['scale']}: {found['about']}, where nothing else is said. "
-        f"Seeds of each: {told}.",
+        f"{found['title']}. Scale {found['scale']}: {found['about']}. Seeds of each: {told}.",
     )
     return figure
 

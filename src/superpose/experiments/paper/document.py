@@ -11,6 +11,8 @@ from superpose.experiments.paper.runs import read
 from superpose.experiments.paper.tables import (
     ALONE,
     ALONE_ALL,
+    BETTER,
+    BEYOND,
     DIFFERS,
     FAILS,
     HOLDS,
@@ -18,11 +20,22 @@ from superpose.experiments.paper.tables import (
     POINT,
     REPRODUCED,
     UNDECIDED,
+    WORSE,
+    Check,
     Measure,
     Table,
 )
 
-MARKS = {REPRODUCED: "✓", DIFFERS: "✗", UNDECIDED: "~", NOT_RUN: "…", HOLDS: "✓", FAILS: "✗"}
+MARKS = {
+    REPRODUCED: "✓",
+    DIFFERS: "✗",
+    HOLDS: "✓",
+    FAILS: "✗",
+    BETTER: "↑",
+    WORSE: "↓",
+    UNDECIDED: "~",
+    NOT_RUN: "…",
+}
 REMARKS = {
     "paper": "",
     "quick": "These runs are shorter than the paper's: they show which way things go.",
@@ -56,11 +69,9 @@ def state(table: Table) -> str:
 def markdown(folder: Path, scale: Scale, pictures: str) -> str:
     """The document; `pictures` is the way to the pictures from where it will be."""
     tables = load(folder, scale)
-    totals = dict.fromkeys(MARKS, 0)
-    for table in tables.values():
-        for check in table["checks"]:
-            totals[check["verdict"]] += 1
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in totals.items())
+    checks = [check for table in tables.values() for check in table["checks"]]
+    beyond = [check for check in checks if check["paper"] == BEYOND]
+    papers = [check for check in checks if check["paper"] != BEYOND]
     parts = [
         "# The paper's figures and tables, reproduced",
         "Made from the JSON files in `results/paper` by "
@@ -72,17 +83,19 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
         "deviation over seeds; n is the number of seeds. Every run's settings and results are in "
         "`results/runs`.",
         REMARKS[scale],
-        f"What the paper says, checked: {summary}. A number is *reproduced* within "
-        f"{100 * POINT:g} point of the paper's, and *virtually unchanged* is a loss of at most "
-        f"{100 * POINT:g} point; an order is *undecided* if the difference of the means is smaller "
-        "than the deviation between seeds, or, for single seeds, than "
+        f"What the paper says: {_tally(papers)}. What it does not say: {_tally(beyond)}.",
+        f"A number is *reproduced* within {100 * POINT:g} point of the paper's, and *virtually "
+        f"unchanged* or *unaffected* is a loss of at most {100 * POINT:g} point. Two methods are "
+        "compared over the seeds that both have; which is better is *undecided* if the difference "
+        "of the means is smaller than the deviation between seeds, or, for single seeds, than "
         f"{100 * ALONE:g} points ({100 * ALONE_ALL:g} for a mean of all tasks). What is not in the "
-        "paper *holds* or *fails*. Where the paper shows a curve without numbers, what its text "
-        "says about the curve is checked.",
+        "paper *holds* or *fails*, and what was tried beside the paper's method is *better* or "
+        "*worse* than it. Where the paper shows a curve without numbers, what its text says about "
+        "the curve is checked.",
         "| name | in the paper | state | checks |\n|---|---|---|---|\n"
         + "\n".join(
-            f"| [{name}](#{name}) | {table['source']} | {state(table)} | {_tally(table)} |"
-            for name, table in tables.items()
+            f"| [{name}](#{name}) | {t['source']} | {state(t)} | {_tally(t['checks'])} |"
+            for name, t in tables.items()
         ),
     ]
     for name, table in tables.items():
@@ -102,7 +115,7 @@ def _section(name: str, table: Table, folder: Path, pictures: str) -> list[str]:
         for c in table["checks"]
     ]
     parts.append(
-        "| what the paper says | paper | ours | verdict |\n|---|---|---|---|\n" + "\n".join(checks)
+        "| what is checked | paper | ours | verdict |\n|---|---|---|---|\n" + "\n".join(checks)
     )
     parts += _remarks(folder, name)
     rows = _rows(table)
@@ -118,7 +131,8 @@ def page(folder: Path, scale: Scale) -> str:
     """One HTML page that needs nothing beside it."""
     tables = load(folder, scale)
     links = "".join(
-        f'<li><a href="#{name}">{name}</a>, {_tally(t)}</li>' for name, t in tables.items()
+        f'<li><a href="#{name}">{name}</a>, {_tally(t["checks"])}</li>'
+        for name, t in tables.items()
     )
     body = "".join(_html_section(name, table, folder / scale) for name, table in tables.items())
     return (
@@ -137,7 +151,7 @@ ul{columns:2;padding-left:1.2rem}.wide{overflow-x:auto}code{background:#f4f4f4;p
 table{border-collapse:collapse;font-size:.85rem;margin:1rem 0}
 td,th{padding:.25rem .6rem;border-bottom:1px solid #e5e5e5;text-align:left;vertical-align:top}
 .n{text-align:right;font-variant-numeric:tabular-nums}.reproduced{color:#006b4f}
-.holds{color:#006b4f}.differs,.fails{color:#a83c00}.undecided,.not{color:#666}
+.holds,.better{color:#006b4f}.differs,.fails,.worse{color:#a83c00}.undecided,.not{color:#666}
 """
 
 
@@ -159,7 +173,7 @@ def _html_section(name: str, table: Table, folder: Path) -> str:
         f"{MARKS[c['verdict']]} {c['verdict']}</td></tr>"
         for c in table["checks"]
     )
-    head = "<tr><th>what the paper says</th><th>paper</th><th>ours</th><th>verdict</th></tr>"
+    head = "<tr><th>what is checked</th><th>paper</th><th>ours</th><th>verdict</th></tr>"
     parts.append(f'<div class="wide"><table>{head}{checks}</table></div>')
     parts += [f"<p>{html.escape(remark)}</p>" for remark in _remarks(folder, name)]
     kinds = ["" if c["kind"] == "text" else ' class="n"' for c in table["columns"]]
@@ -204,8 +218,8 @@ def _cell(value: Any, kind: str) -> str:
     return f"{value:,}" if kind == "number" else str(value)
 
 
-def _tally(table: Table) -> str:
-    verdicts = [check["verdict"] for check in table["checks"]]
+def _tally(checks: list[Check]) -> str:
+    verdicts = [check["verdict"] for check in checks]
     counted = [(verdicts.count(verdict), verdict) for verdict in MARKS]
     return ", ".join(f"{count} {verdict}" for count, verdict in counted if count)
 

@@ -1,6 +1,6 @@
 """Numbers of a figure or table: what several seeds measured, and how it stands to the paper."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from math import hypot
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -13,18 +13,26 @@ Check = dict[str, str]
 
 REPRODUCED, DIFFERS, UNDECIDED, NOT_RUN = "reproduced", "differs", "undecided", "not run yet"
 HOLDS, FAILS = "holds", "fails"  # of what the paper does not have
+BETTER, WORSE = "better", "worse"  # of what was tried beside the paper's method
 EXTRA = {REPRODUCED: HOLDS, DIFFERS: FAILS}
+TRIED = {HOLDS: BETTER, FAILS: WORSE}
+BEYOND = "not in the paper"
 POINT = 0.01  # a figure of the paper is met within one percentage point; "unchanged" is that too
 ALONE = 0.1  # two single seeds that are closer than this tell nothing: tasks differ by as much
 ALONE_ALL = 0.01  # the same for a mean of all tasks
 
 
 class Measure(NamedTuple):
-    """The mean over seeds, the standard deviation between them, and how many there are."""
+    """What each seed measured, their mean and the standard deviation between them."""
 
     mean: float
     deviation: float | None
-    n: int
+    seeds: dict[str, float]  # by the number of the seed, as JSON spells it
+
+    @property
+    def n(self) -> int:
+        """How many seeds there are."""
+        return len(self.seeds)
 
     def __str__(self) -> str:
         """In percent."""
@@ -33,16 +41,17 @@ class Measure(NamedTuple):
         return f"{100 * self.mean:.2f} ± {100 * self.deviation:.2f}"
 
 
-def measure(values: Sequence[float]) -> Measure | None:
+def measure(values: Mapping[Any, float]) -> Measure | None:
     """What several seeds measured; None if there is none.
 
-    >>> print(measure([0.5, 0.6]), measure([0.5]), measure([]))
+    >>> print(measure({0: 0.5, 1: 0.6}), measure({3: 0.5}), measure({}))
     55.00 ± 7.07 50.00 None
     """
     if not values:
         return None
-    deviation = round(stdev(values), 6) if len(values) > 1 else None
-    return Measure(round(fmean(values), 6), deviation, len(values))
+    deviation = round(stdev(values.values()), 6) if len(values) > 1 else None
+    seeds = {str(seed): round(value, 6) for seed, value in values.items()}
+    return Measure(round(fmean(values.values()), 6), deviation, seeds)
 
 
 def as_json(found: Measure | None) -> dict[str, Any] | None:
@@ -71,7 +80,7 @@ def curve(results: dict[int, Result]) -> dict[str, Any]:
 def check(claim: str, paper: str, ours: str, verdict: str, extra: bool = False) -> Check:
     """One thing the paper says, or one like it that is not in the paper, and what was found."""
     if extra:
-        paper, verdict = "not in the paper", EXTRA.get(verdict, verdict)
+        paper, verdict = BEYOND, EXTRA.get(verdict, verdict)
     return {"claim": claim, "paper": paper, "ours": ours, "verdict": verdict}
 
 
@@ -82,19 +91,30 @@ def above(
     extra: bool = False,
     alone: float = ALONE,
 ) -> Check:
-    """Whether one mean is above the other; undecided if seeds differ by more than that.
+    """Whether one mean is above the other, over the seeds that both have.
 
-    `alone` is how far apart two single seeds have to be.
+    Undecided if seeds differ by more than that; `alone` is how far apart two single seeds have to
+    be.
     """
     if high is None or low is None:
         return check(claim, "yes", "–", NOT_RUN, extra)
-    one_seed = high.deviation is None or low.deviation is None
-    noise = alone if one_seed else hypot(high.deviation or 0, low.deviation or 0)
+    common = high.seeds.keys() & low.seeds.keys()
+    high, low = (measure({k: v for k, v in m.seeds.items() if k in common}) for m in (high, low))
+    if high is None or low is None:
+        return check(claim, "yes", "no seed that both have", NOT_RUN, extra)
+    apart = alone
+    if high.deviation is not None and low.deviation is not None:
+        apart = hypot(high.deviation, low.deviation)
     verdict = REPRODUCED if high.mean > low.mean else DIFFERS
-    if abs(high.mean - low.mean) < noise:
+    if abs(high.mean - low.mean) < apart:
         verdict = UNDECIDED
-    seeds = f"n = {high.n}" if high.n == low.n else f"n = {high.n}, {low.n}"
-    return check(claim, "yes", f"{high} against {low} ({seeds})", verdict, extra)
+    return check(claim, "yes", f"{high} against {low} (n = {high.n})", verdict, extra)
+
+
+def tried(what: str, found: Measure | None, paper: Measure | None) -> Check:
+    """Whether something is better than the paper's method, by the mean of all tasks."""
+    compared = above(what, found, paper, extra=True, alone=ALONE_ALL)
+    return compared | {"verdict": TRIED.get(compared["verdict"], compared["verdict"])}
 
 
 def within(claim: str, paper: float, ours: Measure | None) -> Check:
@@ -105,7 +125,7 @@ def within(claim: str, paper: float, ours: Measure | None) -> Check:
     return check(claim, f"{100 * paper:.1f}", f"{ours} (n = {ours.n})", verdict)
 
 
-def unchanged(claim: str, losses: Sequence[float]) -> Check:
+def unchanged(claim: str, losses: Mapping[int, float]) -> Check:
     """Whether what was lost is at most a point."""
     lost = measure(losses)
     if lost is None:
