@@ -280,6 +280,23 @@ def test_the_demo_compares_three_methods_and_draws_them(tmp_path, capsys):
     assert "What to try next" in printed
 
 
+def test_a_demo_that_was_stopped_goes_on_as_it_says(tmp_path, capsys, monkeypatch):
+    def stop(*_):
+        raise Interrupted("stopped")
+
+    call = ["demo", "--dataset", "digits", "--tasks", "2", "--steps", "12", "--units", "16"]
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "run", stop)
+        with pytest.raises(SystemExit):
+            main([*call, "--jobs", "1", "--out", str(tmp_path / "a folder")])
+    command = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    assert command[0] == "superpose"
+    main([*command[1:], "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert (result["dataset"], result["out"]) == ("digits", str(tmp_path / "a folder"))
+    assert result["results"]["binary"]["steps"] == 24
+
+
 def test_the_demo_says_which_data_it_uses(monkeypatch):
     def offline(name, data_dir):
         raise SuperposeError("mnist could not be fetched: nowhere")

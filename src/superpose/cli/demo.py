@@ -3,13 +3,13 @@
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import FlagCreatePairsOff, arg, configure
 
-from superpose.experiments.settings import Settings
+from superpose.experiments.settings import Settings, spelled
 
 NEXT = """What to try next
   superpose run permuting-mnist --method binary --tasks 50    the paper's fifty tasks
@@ -83,9 +83,10 @@ class Demo:
         try:
             results = demo.run(settings, out, self.jobs, display, self.resume)
         except Interrupted as stopped:
-            print(
-                f"\n{stopped}; go on with\n  superpose demo --out {out} --resume", file=sys.stderr
-            )
+            again = vars(replace(self, out=out, resume=True)) | {"dataset": dataset}
+            plain = {option.name: option.default for option in fields(self)}
+            command = spelled(["superpose", "demo"], again, plain)
+            print(f"\n{stopped}; go on with\n  {command}", file=sys.stderr)
             raise
         if self.json:
             print(json.dumps({"dataset": dataset, "out": str(out), "results": results}))

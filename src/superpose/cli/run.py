@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import sys
 import time
 from dataclasses import dataclass, fields, replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import FlagCreatePairsOff, arg, configure
 
 from superpose.errors import SuperposeError
-from superpose.experiments.settings import Settings
+from superpose.experiments.settings import Settings, spelled
 
 if TYPE_CHECKING:
     from superpose.experiments.run import Job
@@ -66,14 +65,10 @@ class Run(Settings):
 
     def command(self, resume: bool) -> str:
         """The command line that says this."""
-        words = ["superpose", "run", self.experiment]
-        for option in fields(self):
-            value = getattr(replace(self, resume=resume), option.name)
-            if option.name == "experiment" or value == option.default:
-                continue
-            flag = f"--{option.name.replace('_', '-')}"
-            words += [flag] if value is True else [flag, str(value)]
-        return shlex.join(words)
+        given = vars(replace(self, resume=resume))
+        plain = {option.name: option.default for option in fields(self)}
+        named = {"experiment": self.experiment}
+        return spelled(["superpose", "run", self.experiment], given, plain | named)
 
     def _run_one(self) -> dict[str, Any]:
         from superpose.experiments.run import run

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -106,6 +107,22 @@ class Experiment:
         found = {field.name: getattr(given, field.name) for field in fields(Settings)}
         left_out = [name for name, value in found.items() if value is None and hasattr(self, name)]
         return Complete(**found | {name: getattr(self, name) for name in left_out})
+
+
+def spelled(words: list[str], given: dict[str, Any], plain: dict[str, Any]) -> str:
+    """A command line: words, and the options whose values are not the plain ones.
+
+    >>> given = {"tasks": 3, "seed": 0, "label_smoothing": 0.1, "quiet": True}
+    >>> plain = {"tasks": 10, "seed": 0, "label_smoothing": 0.0, "quiet": False}
+    >>> spelled(["superpose", "demo"], given, plain)
+    'superpose demo --tasks 3 --label-smoothing 0.1 --quiet'
+    """
+    words = list(words)
+    for name, value in given.items():
+        if value != plain[name]:
+            flag = f"--{name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
+    return shlex.join(words)
 
 
 def device() -> str:

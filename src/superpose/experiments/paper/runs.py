@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from superpose.errors import SuperposeError
-from superpose.experiments.settings import EXPERIMENTS, Settings
+from superpose.experiments.settings import EXPERIMENTS, Settings, spelled
 
 KEPT = ("config.json", "metrics.jsonl", "timings.json", "result.json")
 """What a finished run is made of; the result last, since a run that has one is finished."""
@@ -81,16 +80,11 @@ def command(settings: Settings) -> str:
     >>> command(Settings(experiment="icifar", width=16, seed=2))
     'superpose run icifar --width 16 --seed 2'
     """
-    words = ["superpose", "run", settings.experiment]
-    plain = EXPERIMENTS[settings.experiment].complete(_plain(settings))
-    given = EXPERIMENTS[settings.experiment].complete(settings)
-    for name in (field.name for field in fields(Settings)):
-        value = getattr(given, name)
-        if name in ("experiment", "data_dir") or value == getattr(plain, name):
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        words += [flag] if value is True else [flag, str(value)]
-    return shlex.join(words)
+    complete = EXPERIMENTS[settings.experiment].complete
+    given, plain = asdict(complete(settings)), asdict(complete(_plain(settings)))
+    for name in ("experiment", "data_dir"):
+        del given[name]
+    return spelled(["superpose", "run", settings.experiment], given, plain)
 
 
 def finished(root: Path, settings: Settings) -> dict[str, Any] | None:
