@@ -214,7 +214,11 @@ def consolidate(
     """Let the penalty remember a part, for which it may see its batches again, the latest first."""
     model.eval()
     batches = (stream.batch(step) for step in reversed(range(part.start, part.stop)))
-    logits = (predict(x, task, context) for x, _, task, context in batches)
+    logits = (
+        predict(some, task, context)
+        for x, _, task, context in batches
+        for some in x.split(penalty.rows or len(x))
+    )
     penalty.after_task(logits, torch.Generator().manual_seed(seed + part.stop))
     model.train()
 

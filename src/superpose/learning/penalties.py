@@ -40,6 +40,8 @@ class Penalty:
 
     pace = 1.0
     """What the learning rate is multiplied with."""
+    rows: int | None = None
+    """How many rows `after_task` is given the logits of at a time; None for whole batches."""
 
     def begin(self, model: nn.Module) -> None:
         """Take notice of the model."""
@@ -165,6 +167,8 @@ class EWC(Quadratic):
     with y drawn from the model's own p(y|x).
     """
 
+    rows = 1
+
     def __init__(self, strength: float = 1.0, samples: int = 1024) -> None:
         super().__init__(strength)
         self.samples = samples
@@ -240,13 +244,11 @@ def fisher(
     logits: Iterable[Tensor],
     samples: int,
     generator: torch.Generator,
-    at_once: int = 16,
 ) -> list[Tensor]:
     """The diagonal of the Fisher information: mean over rows of (∂ log p(y|x) / ∂θ)², y ~ p(y|x).
 
-    Gradients are taken row by row (a batch's mean gradient squared is something else), `at_once`
-    of them in one batched backward pass, so any model that runs on a batch will do, one that
-    normalises by the batch too.
+    Each row has a backward pass of its own (a batch's mean gradient squared is something else),
+    which goes through its whole batch: it is quickest with logits (1, classes) of single rows.
     """
     total = [torch.zeros_like(real(parameter.data)) for parameter in parameters]
     rows = 0
@@ -254,20 +256,13 @@ def fisher(
         log_p = F.log_softmax(batch, dim=1)  # (B, classes)
         drawn = torch.multinomial(log_p.detach().exp().cpu(), 1, generator=generator)
         log_likelihood = log_p.gather(1, drawn.to(log_p.device)).squeeze(1)  # (B,)
-        wanted = min(len(log_p), samples - rows)
-        choices = torch.eye(len(log_p), device=log_p.device)[:wanted]
-        for chosen in choices.split(at_once):
+        for one in log_likelihood[: samples - rows]:
             gradients = torch.autograd.grad(
-                log_likelihood,
-                parameters,
-                chosen,
-                is_grads_batched=True,
-                retain_graph=True,
-                materialize_grads=True,
+                one, parameters, retain_graph=True, materialize_grads=True
             )
-            for sum_, gradient in zip(total, gradients, strict=True):
-                sum_.add_(real(gradient).square().sum(0))
-        rows += wanted
+            found = [real(gradient) for gradient in gradients]
+            torch._foreach_addcmul_(total, found, found)
+            rows += 1
         if rows == samples:
             break
     if not rows:

@@ -79,9 +79,9 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
         "`superpose reproduce NAME --scale paper` runs what a name lacks, goes on with what was "
         "stopped, and draws it; `superpose reproduce all --scale paper --draw-only` only draws. "
         "`--adopt DIR` takes in runs that `superpose run` finished elsewhere. What was found out "
-        "about a name is written in `results/paper/NAME.md`, and shown here. Accuracies are in percent, mean ± standard "
-        "deviation over seeds; n is the number of seeds. Every run's settings and results are in "
-        "`results/runs`.",
+        "about a name is written in `results/paper/NAME.md`, and shown here. Accuracies are in "
+        "percent, mean ± standard deviation over seeds; n is the number of seeds. Every run's "
+        "settings and results are in `results/runs`.",
         REMARKS[scale],
         f"What the paper says: {_tally(papers)}. What it does not say: {_tally(beyond)}.",
         f"A number is *reproduced* within {100 * POINT:g} point of the paper's, and *virtually "
