@@ -34,6 +34,14 @@ class SelfAttention(nn.Module):
         return self.attention(x, x, x)[0]
 
 
+class CrossAttention(SelfAttention):
+    """Queries, keys and values differ; in their sizes too, if options say so."""
+
+    def forward(self, x):
+        key, value = x.flip(1)[..., : self.attention.kdim], x[..., : self.attention.vdim]
+        return self.attention(x, key, value, need_weights=False)[0]
+
+
 def encoder(**options):
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **options)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -52,6 +60,8 @@ MODELS = {
     "transposed 3d": lambda: (nn.ConvTranspose3d(2, 3, 2), (2, 3, 3, 3)),
     "linear over tokens": lambda: (nn.Linear(6, 4), (3, 6)),
     "attention": lambda: (SelfAttention(), (3, 8)),
+    "attention cross": lambda: (CrossAttention(), (3, 8)),
+    "attention sizes": lambda: (CrossAttention(kdim=6, vdim=5), (3, 8)),
     "attention extras": lambda: (SelfAttention(add_bias_kv=True, add_zero_attn=True), (3, 8)),
     "encoder": lambda: (encoder(batch_first=True), (3, 8)),
     "encoder norm first": lambda: (encoder(batch_first=True, norm_first=True), (5, 8)),
@@ -105,6 +115,40 @@ def _gradients(model, output):
     model.zero_grad()
     output.square().sum().backward()
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_private_layers_of_every_kind(name):
+    """A task's own weights are the ones that run, alone and by row, and that learn."""
+    torch.manual_seed(0)
+    net, shape = MODELS[name]()
+    beside = nn.Sequential(nn.Linear(shape[-1], shape[-1]), net).double()
+    model = sp.superpose(beside, tasks=4, private_layers=["1"], batch_dim=0)
+    model = randomise_private(model).eval()
+    x = torch.randn(len(TASKS), *shape, dtype=torch.float64)
+    plain, one = sp.unsuperpose(model, 2), model(x, task=2)
+    torch.testing.assert_close(one, plain(x))
+    assert (one - model(x, task=1)).abs().max() > 1e-3
+    alone, found = _gradients(plain, plain(x)), _gradients(model, one)
+    assert {plain_names(n) for n in found} == set(alone)
+    for tensor, gradient in found.items():
+        if "private" in tensor:
+            assert tensor.endswith(".2")
+            torch.testing.assert_close(gradient, alone[plain_names(tensor)])
+    tasks = TASKS % 3  # nobody asks for the last one
+    mixed, each = model(x, task=tasks), rows_one_by_one(model, tasks, x)
+    torch.testing.assert_close(mixed, each)
+    found, expected = _gradients(model, mixed), _gradients(model, each)
+    assert found.keys() == expected.keys()
+    assert {n[-1] for n in found if "private" in n} == {"0", "1", "2"}
+    for tensor, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[tensor])
+
+
+def plain_names(tensor):
+    """`1.private.weight.2` is what task 2 has for the plain model's `1.weight`."""
+    before, private, after = tensor.rpartition("private.")
+    return before + after.partition(".")[0] if private else tensor
 
 
 @pytest.mark.parametrize("family", ["binary", "phase", "hadamard", "permutation", "rotation"])

@@ -118,7 +118,8 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
             if entire and next(module.parameters(recurse=False), None) is not None:
                 raise SuperposeError(
                     f"private_layers: {name!r} is a {type(module).__name__}, which cannot be "
-                    "private; linear, convolution, embedding and norm layers can"
+                    "private; linear, convolution, attention, recurrent, embedding and norm "
+                    "layers can"
                 )
             continue
         if conversion.private == "none" and not entire:

@@ -31,16 +31,8 @@ class LinearLayer(Layer):
         bias = selected.private.get("bias", self.bias)
         if rows is None:
             return functional.linear(x, weight, bias, self.guides.get("weight"))
-        return self.add_bias(self.multiply(x, weight, rows), bias, rows)
-
-    def multiply(self, x: Tensor, weight: Tensor, rows: int) -> Tensor:
-        """W x with one weight for all rows, or a private one for each (rows, outputs, inputs)."""
-        if weight.ndim == 2:
-            return functional.linear(x, weight, guide=self.guides.get("weight"))
-        dim = self.rows_at(x, rows)
-        front = x.movedim(dim, 0)
-        y = front.reshape(rows, -1, x.shape[-1]) @ weight.mT
-        return y.reshape(*front.shape[:-1], -1).movedim(0, dim)
+        y = self.multiply(x, weight, rows, self.guides.get("weight"))
+        return self.add_bias(y, bias, rows)
 
 
 class Linear(LinearLayer, MatrixLayout, nn.Linear):
