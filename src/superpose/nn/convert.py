@@ -144,6 +144,7 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
         )
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
+    _freeze_templates(modules.values())
     _block_fast_paths(modules, on=False)
 
 
@@ -262,6 +263,18 @@ def _strip_recurrent(module: nn.RNNBase) -> None:
     module._flat_weights_names = [n for n in module._flat_weights_names if n not in names]
     module._all_weights = [[n for n in group if n not in names] for group in module._all_weights]
     module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+
+
+def _freeze_templates(modules: Iterable[nn.Module]) -> None:
+    """New tasks start from what each has for itself; it learns only if something else uses it."""
+    templates: set[nn.Parameter] = set()
+    used: set[nn.Parameter] = set()
+    for module in modules:
+        private = module.private if isinstance(module, Layer) else ()
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            (templates if name in private else used).add(parameter)
+    for parameter in templates - used:
+        parameter.requires_grad_(False)
 
 
 def _block_fast_paths(modules: dict[str, nn.Module], on: bool) -> None:

@@ -190,7 +190,6 @@ class Layer(nn.Module):
         for name, tensor in own:
             if name not in self.contexts:
                 self.private[name] = PerTask(tensor)
-                tensor.requires_grad_(False)  # it is what new tasks start from
 
     def unsuperpose(self) -> None:
         """Become the plain layer again."""
