@@ -1,5 +1,7 @@
 """Layers: rows of many tasks, read-out, and options, for every kind of layer."""
 
+import copy
+
 import cases
 import pytest
 import torch
@@ -76,6 +78,13 @@ MODELS = {
             nn.InstanceNorm2d(6, affine=True),
         ),
         (4, 5, 5),
+    ),
+    "tracking norms": lambda: (
+        nn.Sequential(
+            nn.Conv1d(4, 6, 1), nn.SyncBatchNorm(6),
+            nn.InstanceNorm1d(6, affine=True, track_running_stats=True),
+        ),
+        (4, 7),
     ),
     "last norms": lambda: (
         nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.RMSNorm(6), nn.LayerNorm((3, 6))),
@@ -225,7 +234,7 @@ def test_rows_that_cannot_be_told_apart_raise():
     with pytest.raises(sp.SuperposeError, match="not a batch of 3 rows"):
         sp.superpose(nn.Conv2d(2, 2, 1))(torch.randn(6, 2, 4, 4), task=tasks)
     net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
-    with pytest.raises(sp.SuperposeError, match="normalises by the statistics of the batch"):
+    with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
         sp.superpose(net)(torch.randn(3, 6), task=tasks)
     packed = nn.utils.rnn.pack_sequence([torch.randn(4, 6), torch.randn(2, 6)])
     model = sp.superpose(nn.LSTM(6, 4))
@@ -243,6 +252,36 @@ def test_private_modes_of_every_layer(name, private):
     assert any("private" in key for key in state) == (private == "per-task")
     if private == "none":
         assert all("weight" in key for key in state)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.BatchNorm2d(4),
+        lambda: nn.BatchNorm2d(4, momentum=None, affine=False),
+        lambda: nn.SyncBatchNorm(4),
+        lambda: nn.InstanceNorm2d(4, track_running_stats=True),
+    ],
+)
+def test_running_statistics_are_the_tasks_own(make):
+    torch.manual_seed(0)
+    norm = make()
+    net = nn.Sequential(nn.Conv2d(2, 4, 1), norm)
+    model, before = sp.superpose(net, "identity", tasks=2), copy.deepcopy(norm.state_dict())
+    for x in torch.randn(3, 5, 2, 6, 6):
+        assert torch.equal(model(x, task=1), net(x))
+    after = model.state_dict()
+    for name, buffer in norm.named_buffers():
+        assert torch.equal(after[f"1.private.{name}.1"], buffer)
+        assert torch.equal(after[f"1.private.{name}.0"], before[name])
+        assert torch.equal(after[f"1.{name}"], before[name])
+    assert norm.running_mean.abs().min() > 0
+    with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
+        model(x, task=TASKS % 2)
+    assert torch.equal(model.eval()(x, task=1), net.eval()(x))
+    assert torch.equal(sp.unsuperpose(model, 1)(x), net(x))
+    assert (model(x, task=0) - net(x)).abs().max() > 0.01
+    torch.testing.assert_close(model(x, task=TASKS % 2), rows_one_by_one(model, TASKS % 2, x))
 
 
 def test_attention_masks_of_every_kind():

@@ -36,6 +36,7 @@ from superpose.nn.norm import (
     InstanceNorm3d,
     LayerNorm,
     RMSNorm,
+    SyncBatchNorm,
 )
 from superpose.nn.recurrent import GRU, LSTM, RNN
 
@@ -56,6 +57,7 @@ NORMS: dict[type[nn.Module], type[Layer]] = {
     nn.BatchNorm1d: BatchNorm1d,
     nn.BatchNorm2d: BatchNorm2d,
     nn.BatchNorm3d: BatchNorm3d,
+    nn.SyncBatchNorm: SyncBatchNorm,
     nn.GroupNorm: GroupNorm,
     nn.InstanceNorm1d: InstanceNorm1d,
     nn.InstanceNorm2d: InstanceNorm2d,
