@@ -373,6 +373,23 @@ def test_attention_masks_of_every_kind():
     torch.testing.assert_close(by_head[0], expected[0])
 
 
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_causal_hint_needs_its_mask(need_weights):
+    torch.manual_seed(0)
+    net = nn.MultiheadAttention(8, 2, batch_first=True)
+    model = randomise_private(sp.superpose(net, tasks=4)).eval()
+    x = torch.randn(5, 3, 8)
+    options = {"is_causal": True, "need_weights": need_weights}
+    for task in (2, TASKS):
+        with pytest.raises(RuntimeError, match="Need attn_mask if specifying the is_causal hint"):
+            model(x, x, x, task=task, **options)
+    options["attn_mask"] = nn.Transformer.generate_square_subsequent_mask(3)
+    mixed = model(x, x, x, task=TASKS, **options)[0]
+    each = [model(*[x[i : i + 1]] * 3, task=int(t), **options)[0] for i, t in enumerate(TASKS)]
+    torch.testing.assert_close(mixed, torch.cat(each))
+    assert (mixed - model(x, x, x, task=TASKS)[0]).abs().max() > 1e-3
+
+
 def test_the_encoders_fused_path_is_not_taken():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)

@@ -66,6 +66,8 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
         if batched and self.batch_first == (rows is None):  # torch: time first; by row: rows first
             query, key, value = _transposed([query, key, value])
         if rows is not None:
+            if is_causal and attn_mask is None:  # what PyTorch says for one task
+                raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
             q, k, v = self._project_by_row(selected, [query, key, value], rows)
             y, attention = self._attend(q, k, v, key_padding_mask, attn_mask, need_weights)
             out = self.out_proj
