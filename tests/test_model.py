@@ -268,6 +268,64 @@ def test_private_layers_and_skip():
     assert skipped.summary().shared == ["0.weight", "3.weight", "3.bias"]
 
 
+class Tied(nn.Module):
+    """A table and a head of one weight, and two layers of one bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(7, 6), nn.Linear(6, 7)
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.head.weight, self.second.bias = self.words.weight, self.first.bias
+
+    def forward(self, ids):
+        return self.head(self.second(self.first(self.words(ids)).relu()))
+
+
+def trained_names(module):
+    named = module.named_parameters(remove_duplicate=False)
+    return {name for name, parameter in named if parameter.requires_grad}
+
+
+WEIGHT, BIAS = {"words.weight", "head.weight"}, {"first.bias", "second.bias"}
+
+
+@pytest.mark.parametrize(
+    ("options", "in_use"),
+    [
+        ({}, WEIGHT),
+        ({"private_layers": ["words"]}, WEIGHT),
+        ({"private_layers": ["head"]}, WEIGHT),
+        ({"private_layers": ["words", "head"]}, set()),
+        ({"skip": ["first"]}, WEIGHT | BIAS),
+        ({"skip": ["second"]}, WEIGHT | BIAS),
+        ({"private": "shared"}, WEIGHT | BIAS | {"head.bias"}),
+    ],
+)
+def test_a_tied_parameter_learns_wherever_something_uses_it(options, in_use):
+    torch.manual_seed(0)
+    net = Tied()
+    model = sp.superpose(net, tasks=2, **options)
+    trained = trained_names(model)
+    assert {n for n in trained if "private" not in n} == {"first.weight", "second.weight"} | in_use
+    assert trained >= {name for name in model.state_dict() if "private" in name}
+    ids = torch.arange(7)
+    model(ids, task=1).square().sum().backward()
+    got = {name for name in trained if model.get_parameter(name).grad is not None}
+    assert got == {name for name in trained if not name.endswith(".0")}
+    for task in (None, 1):
+        assert trained_names(sp.unsuperpose(model, task)) == trained_names(net)
+    assert sp.unsuperpose(model).state_dict().keys() == net.state_dict().keys()
+
+
+def test_a_frozen_parameter_is_frozen_for_each_task():
+    net = Tied()
+    net.words.weight.requires_grad_(False)
+    model = sp.superpose(net, tasks=2, private_layers=["words", "head"])
+    assert {n for n in trained_names(model) if "weight" in n} == {"first.weight", "second.weight"}
+    for task in (None, 1):
+        assert trained_names(sp.unsuperpose(model, task)) == trained_names(net)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,5 +1,7 @@
 """Layers: rows of many tasks, read-out, and options, for every kind of layer."""
 
+import copy
+
 import cases
 import pytest
 import torch
@@ -34,6 +36,14 @@ class SelfAttention(nn.Module):
         return self.attention(x, x, x)[0]
 
 
+class CrossAttention(SelfAttention):
+    """Queries, keys and values differ; in their sizes too, if options say so."""
+
+    def forward(self, x):
+        key, value = x.flip(1)[..., : self.attention.kdim], x[..., : self.attention.vdim]
+        return self.attention(x, key, value, need_weights=False)[0]
+
+
 def encoder(**options):
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **options)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -52,6 +62,8 @@ MODELS = {
     "transposed 3d": lambda: (nn.ConvTranspose3d(2, 3, 2), (2, 3, 3, 3)),
     "linear over tokens": lambda: (nn.Linear(6, 4), (3, 6)),
     "attention": lambda: (SelfAttention(), (3, 8)),
+    "attention cross": lambda: (CrossAttention(), (3, 8)),
+    "attention sizes": lambda: (CrossAttention(kdim=6, vdim=5), (3, 8)),
     "attention extras": lambda: (SelfAttention(add_bias_kv=True, add_zero_attn=True), (3, 8)),
     "encoder": lambda: (encoder(batch_first=True), (3, 8)),
     "encoder norm first": lambda: (encoder(batch_first=True, norm_first=True), (5, 8)),
@@ -66,6 +78,13 @@ MODELS = {
             nn.InstanceNorm2d(6, affine=True),
         ),
         (4, 5, 5),
+    ),
+    "tracking norms": lambda: (
+        nn.Sequential(
+            nn.Conv1d(4, 6, 1), nn.SyncBatchNorm(6),
+            nn.InstanceNorm1d(6, affine=True, track_running_stats=True),
+        ),
+        (4, 7),
     ),
     "last norms": lambda: (
         nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.RMSNorm(6), nn.LayerNorm((3, 6))),
@@ -105,6 +124,40 @@ def _gradients(model, output):
     model.zero_grad()
     output.square().sum().backward()
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_private_layers_of_every_kind(name):
+    """A task's own weights are the ones that run, alone and by row, and that learn."""
+    torch.manual_seed(0)
+    net, shape = MODELS[name]()
+    beside = nn.Sequential(nn.Linear(shape[-1], shape[-1]), net).double()
+    model = sp.superpose(beside, tasks=4, private_layers=["1"], batch_dim=0)
+    model = randomise_private(model).eval()
+    x = torch.randn(len(TASKS), *shape, dtype=torch.float64)
+    plain, one = sp.unsuperpose(model, 2), model(x, task=2)
+    torch.testing.assert_close(one, plain(x))
+    assert (one - model(x, task=1)).abs().max() > 1e-3
+    alone, found = _gradients(plain, plain(x)), _gradients(model, one)
+    assert {plain_names(n) for n in found} == set(alone)
+    for tensor, gradient in found.items():
+        if "private" in tensor:
+            assert tensor.endswith(".2")
+            torch.testing.assert_close(gradient, alone[plain_names(tensor)])
+    tasks = TASKS % 3  # nobody asks for the last one
+    mixed, each = model(x, task=tasks), rows_one_by_one(model, tasks, x)
+    torch.testing.assert_close(mixed, each)
+    found, expected = _gradients(model, mixed), _gradients(model, each)
+    assert found.keys() == expected.keys()
+    assert {n[-1] for n in found if "private" in n} == {"0", "1", "2"}
+    for tensor, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[tensor])
+
+
+def plain_names(tensor):
+    """`1.private.weight.2` is what task 2 has for the plain model's `1.weight`."""
+    before, private, after = tensor.rpartition("private.")
+    return before + after.partition(".")[0] if private else tensor
 
 
 @pytest.mark.parametrize("family", ["binary", "phase", "hadamard", "permutation", "rotation"])
@@ -181,7 +234,7 @@ def test_rows_that_cannot_be_told_apart_raise():
     with pytest.raises(sp.SuperposeError, match="not a batch of 3 rows"):
         sp.superpose(nn.Conv2d(2, 2, 1))(torch.randn(6, 2, 4, 4), task=tasks)
     net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
-    with pytest.raises(sp.SuperposeError, match="normalises by the statistics of the batch"):
+    with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
         sp.superpose(net)(torch.randn(3, 6), task=tasks)
     packed = nn.utils.rnn.pack_sequence([torch.randn(4, 6), torch.randn(2, 6)])
     model = sp.superpose(nn.LSTM(6, 4))
@@ -199,6 +252,101 @@ def test_private_modes_of_every_layer(name, private):
     assert any("private" in key for key in state) == (private == "per-task")
     if private == "none":
         assert all("weight" in key for key in state)
+
+
+class Reader(nn.Module):
+    """Words and positions are looked up, the latter once for all rows."""
+
+    def __init__(self, batch_first=True, **options):
+        super().__init__()
+        self.words, self.places = nn.Embedding(9, 6, **options), nn.Embedding(4, 6)
+        self.linear = nn.Linear(6, 3)
+        self.batch_first = batch_first
+
+    def forward(self, ids):
+        places = torch.arange(ids.shape[1 if self.batch_first else 0])
+        places = self.places(places.unsqueeze(0 if self.batch_first else 1))
+        return self.linear(self.words(ids) + places)
+
+
+IDS = torch.tensor([[2, 0, 8, 2], [1, 1, 2, 8], [3, 4, 5, 6], [8, 8, 8, 2], [7, 2, 2, 1]])
+
+
+def private_tables(**options):
+    torch.manual_seed(0)
+    dim = 0 if options.get("batch_first", True) else 1
+    net, tables = Reader(**options).double(), ["words", "places"]
+    model = sp.superpose(net, tasks=4, private_layers=tables, batch_dim=dim)
+    return randomise_private(model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"padding_idx": 2}, {"padding_idx": -1}, {"scale_grad_by_freq": True}, {"sparse": True}],
+)
+def test_private_tables(options):
+    model = private_tables(**options)
+    plain, one = sp.unsuperpose(model, 2), model(IDS, task=2)
+    torch.testing.assert_close(one, plain(IDS))
+    alone, found = _gradients(plain, plain(IDS)), _gradients(model, one)
+    for table in ("words", "places"):
+        torch.testing.assert_close(found[f"{table}.private.weight.2"], alone[f"{table}.weight"])
+    mixed, each = model(IDS, task=TASKS), rows_one_by_one(model, TASKS, IDS)
+    torch.testing.assert_close(mixed, each)
+    found, expected = _gradients(model, mixed), _gradients(model, each)
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name].to_dense())
+    learned = found["words.private.weight.2"].abs().sum(1).nonzero().flatten()
+    assert set(learned.tolist()) == {0, 2, 8} - {model.words.padding_idx}
+
+
+def test_a_table_is_looked_up_along_the_rows():
+    model = private_tables(batch_first=False)
+    mixed = model(IDS.T, task=TASKS)
+    each = [model(IDS[i : i + 1].T, task=int(task)) for i, task in enumerate(TASKS)]
+    torch.testing.assert_close(mixed, torch.cat(each, 1))
+
+
+def test_a_table_with_a_largest_norm():
+    model = private_tables(max_norm=0.5)
+    plain = sp.unsuperpose(model, 2)
+    torch.testing.assert_close(model(IDS, task=2), plain(IDS))
+    own = dict(model.named_parameters())["words.private.weight.2"]
+    torch.testing.assert_close(own, plain.words.weight)
+    assert own.detach().norm(dim=1).max() < 0.5 + 1e-6
+    with pytest.raises(sp.SuperposeError, match="'words' shortens the entries of its table"):
+        model(IDS, task=TASKS)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.BatchNorm2d(4),
+        lambda: nn.BatchNorm2d(4, momentum=None, affine=False),
+        lambda: nn.SyncBatchNorm(4),
+        lambda: nn.InstanceNorm2d(4, track_running_stats=True),
+    ],
+)
+def test_running_statistics_are_the_tasks_own(make):
+    torch.manual_seed(0)
+    norm = make()
+    net = nn.Sequential(nn.Conv2d(2, 4, 1), norm)
+    model, before = sp.superpose(net, "identity", tasks=2), copy.deepcopy(norm.state_dict())
+    for x in torch.randn(3, 5, 2, 6, 6):
+        assert torch.equal(model(x, task=1), net(x))
+    after = model.state_dict()
+    for name, buffer in norm.named_buffers():
+        assert torch.equal(after[f"1.private.{name}.1"], buffer)
+        assert torch.equal(after[f"1.private.{name}.0"], before[name])
+        assert torch.equal(after[f"1.{name}"], before[name])
+    assert norm.running_mean.abs().min() > 0
+    with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
+        model(x, task=TASKS % 2)
+    assert torch.equal(model.eval()(x, task=1), net.eval()(x))
+    assert torch.equal(sp.unsuperpose(model, 1)(x), net(x))
+    assert (model(x, task=0) - net(x)).abs().max() > 0.01
+    torch.testing.assert_close(model(x, task=TASKS % 2), rows_one_by_one(model, TASKS % 2, x))
 
 
 def test_attention_masks_of_every_kind():
@@ -223,6 +371,23 @@ def test_attention_masks_of_every_kind():
     by_head = model(q, k, v, task=TASKS, attn_mask=numbers, average_attn_weights=False)[1]
     expected = model(q, k, v, task=2, attn_mask=numbers, average_attn_weights=False)[1]
     torch.testing.assert_close(by_head[0], expected[0])
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_causal_hint_needs_its_mask(need_weights):
+    torch.manual_seed(0)
+    net = nn.MultiheadAttention(8, 2, batch_first=True)
+    model = randomise_private(sp.superpose(net, tasks=4)).eval()
+    x = torch.randn(5, 3, 8)
+    options = {"is_causal": True, "need_weights": need_weights}
+    for task in (2, TASKS):
+        with pytest.raises(RuntimeError, match="Need attn_mask if specifying the is_causal hint"):
+            model(x, x, x, task=task, **options)
+    options["attn_mask"] = nn.Transformer.generate_square_subsequent_mask(3)
+    mixed = model(x, x, x, task=TASKS, **options)[0]
+    each = [model(*[x[i : i + 1]] * 3, task=int(t), **options)[0] for i, t in enumerate(TASKS)]
+    torch.testing.assert_close(mixed, torch.cat(each))
+    assert (mixed - model(x, x, x, task=TASKS)[0]).abs().max() > 1e-3
 
 
 def test_the_encoders_fused_path_is_not_taken():

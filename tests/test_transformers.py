@@ -66,6 +66,23 @@ def test_models_from_transformers(make, family):
     assert torch.equal(identity(**inputs, task=1).logits, net(**inputs).logits)
 
 
+@pytest.mark.parametrize("make", [bert, gpt2])
+def test_models_with_tables_of_their_own_are_packed_together(make):
+    torch.manual_seed(0)
+    models = {name: make()[0].eval() for name in ("a", "b", "c")}
+    inputs = make()[1]
+    packed = sp.pack(models, calibration=dict.fromkeys(models, inputs), finetune=2, batch_size=9)
+    tables = [name for name in packed.summary().private if "position" in name or "wpe" in name]
+    assert len(tables) == 1
+    with torch.no_grad():
+        mixed = packed(**inputs, task=["b", "a", "c"]).logits
+        for row, name in enumerate(["b", "a", "c"]):
+            one = packed(**inputs, task=name).logits[row]
+            torch.testing.assert_close(mixed[row], one, rtol=1e-4, atol=1e-4)
+            other = packed(**inputs, task="a" if name == "c" else "c").logits[row]
+            assert (one - other).abs().max() > 1e-3
+
+
 def test_generation_and_saving_of_tied_weights(tmp_path):
     torch.manual_seed(0)
     net, inputs = gpt2()

@@ -28,6 +28,7 @@ from superpose.nn.norm import (
     InstanceNorm3d,
     LayerNorm,
     RMSNorm,
+    SyncBatchNorm,
 )
 from superpose.nn.recurrent import GRU, LSTM, RNN
 from superpose.nn.selection import Selection
@@ -61,4 +62,5 @@ __all__ = [
     "Selection",
     "Split",
     "SplitReLU",
+    "SyncBatchNorm",
 ]

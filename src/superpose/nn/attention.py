@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose import contexts
-from superpose.contexts import Context, Family
+from superpose.contexts import Family
 from superpose.nn.layer import MatrixLayout
 from superpose.nn.linear import Linear
 from superpose.nn.selection import Selected, TaskIds
@@ -39,7 +39,7 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
         self.superpose(nn.MultiheadAttention, layer, chosen, seed, batch_dim=0)
         self.out_proj.__class__ = Linear
         assert isinstance(self.out_proj, Linear)
-        self.out_proj.superpose(nn.Linear, f"{layer}.out_proj", chosen, seed)
+        self.out_proj.superpose(nn.Linear, f"{layer}.out_proj", chosen, seed, batch_dim=0)
 
     def bound(self) -> dict[str, tuple[int, int]]:
         """The joint in-projection if sizes are equal, else those of queries, keys and values."""
@@ -62,84 +62,73 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Attention output and weights, in the shapes of `nn.MultiheadAttention`."""
         selected, rows = self.selected(task)
-        out, out_bias = self._out(task)
-        joint = self.in_proj_weight is not None
         batched = query.ndim == 3
         if batched and self.batch_first == (rows is None):  # torch: time first; by row: rows first
             query, key, value = _transposed([query, key, value])
         if rows is not None:
+            if is_causal and attn_mask is None:  # what PyTorch says for one task
+                raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
             q, k, v = self._project_by_row(selected, [query, key, value], rows)
             y, attention = self._attend(q, k, v, key_padding_mask, attn_mask, need_weights)
-            y = y if out is None else self.bind(out, y, rows)
-            y = self.add_bias(F.linear(y, self.out_proj.weight), out_bias, rows)
+            out = self.out_proj
+            y = out(y, task) if isinstance(out, Linear) else out(y)
             if attention is not None and average_attn_weights:
                 attention = attention.mean(1)
             return y if self.batch_first else y.transpose(0, 1), attention
-        bound = {
-            name: context.bind_weight(getattr(self, name))
-            for name, context in selected.contexts.items()
-        }
-        own = {name: bound.get(name, getattr(self, name)) for name in self.bound()}
+        own, out = self.plain_with(selected), self._plain_out(task)
         y, weights = F.multi_head_attention_forward(
             query,
             key,
             value,
             self.embed_dim,
             self.num_heads,
-            own.get("in_proj_weight"),
-            selected.private.get("in_proj_bias", self.in_proj_bias),
-            selected.private.get("bias_k", self.bias_k),
-            selected.private.get("bias_v", self.bias_v),
+            own.in_proj_weight,
+            own.in_proj_bias,
+            own.bias_k,
+            own.bias_v,
             self.add_zero_attn,
             self.dropout,
-            self.out_proj.weight if out is None else out.bind_weight(self.out_proj.weight),
-            out_bias,
+            out.weight,
+            out.bias,
             training=self.training,
             key_padding_mask=key_padding_mask,
             need_weights=need_weights,
             attn_mask=attn_mask,
-            use_separate_proj_weight=not joint,
-            q_proj_weight=own.get("q_proj_weight"),
-            k_proj_weight=own.get("k_proj_weight"),
-            v_proj_weight=own.get("v_proj_weight"),
+            use_separate_proj_weight=self.in_proj_weight is None,
+            q_proj_weight=own.q_proj_weight,
+            k_proj_weight=own.k_proj_weight,
+            v_proj_weight=own.v_proj_weight,
             average_attn_weights=average_attn_weights,
             is_causal=is_causal,
         )
         return y.transpose(0, 1) if self.batch_first and batched else y, weights
 
-    def _out(self, task: TaskIds | None) -> tuple[Context | None, Tensor | None]:
-        if not isinstance(self.out_proj, Linear):
-            return None, self.out_proj.bias
-        selected, _ = self.out_proj.selected(task)
-        return selected.contexts.get("weight"), selected.private.get("bias", self.out_proj.bias)
+    def _plain_out(self, task: TaskIds | None) -> Any:
+        out = self.out_proj
+        return out.plain_with(out.selected(task)[0]) if isinstance(out, Linear) else out
 
     def _project_by_row(self, selected: Selected, inputs: list[Tensor], rows: int) -> list[Tensor]:
         """Queries, keys and values (B, T, E), each row bound by its own contexts."""
+        own = {name: selected.private.get(name, getattr(self, name)) for name in self.bound()}
         bias = selected.private.get("in_proj_bias", self.in_proj_bias)
-        if self.in_proj_weight is not None and inputs[0] is inputs[1] is inputs[2]:
+        joint = own.get("in_proj_weight")
+        if joint is not None and inputs[0] is inputs[1] is inputs[2]:
             x = self._bound(selected, "in_proj_weight", inputs[0], rows)
-            joint = self.add_bias(F.linear(x, self.in_proj_weight), bias, rows)
-            projected = list(joint.chunk(3, -1))
+            y = self.add_bias(self.multiply(x, joint, rows), bias, rows)
+            projected = list(y.chunk(3, -1))
         else:
-            projected = self._project_apart(selected, inputs, bias, rows)
+            names = list(own) if joint is None else ["in_proj_weight"] * 3
+            weights = own.values() if joint is None else joint.chunk(3, -2)
+            biases = [None] * 3 if bias is None else bias.chunk(3, -1)
+            projected = []
+            for x, name, weight, part in zip(inputs, names, weights, biases, strict=True):
+                y = self.multiply(self._bound(selected, name, x, rows), weight, rows)
+                projected.append(self.add_bias(y, part, rows))
         for side, name in ((1, "bias_k"), (2, "bias_v")):
             extra = selected.private.get(name, getattr(self, name))
             if extra is not None:
                 row = extra.reshape(-1, 1, self.embed_dim).expand(rows, 1, -1)
                 projected[side] = torch.cat([projected[side], row], 1)
-        return projected
-
-    def _project_apart(
-        self, selected: Selected, inputs: list[Tensor], bias: Tensor | None, rows: int
-    ) -> list[Tensor]:
-        joint = self.in_proj_weight is not None
-        names = ["in_proj_weight"] * 3 if joint else [f"{n}_proj_weight" for n in "qkv"]
-        weights = self.in_proj_weight.chunk(3) if joint else [getattr(self, n) for n in names]
-        biases = [None] * 3 if bias is None else bias.chunk(3, -1)
-        projected = []
-        for x, name, weight, part in zip(inputs, names, weights, biases, strict=True):
-            y = F.linear(self._bound(selected, name, x, rows), weight)
-            projected.append(self.add_bias(y, part, rows))
         return projected
 
     def _bound(self, selected: Selected, name: str, x: Tensor, rows: int) -> Tensor:

@@ -36,6 +36,7 @@ from superpose.nn.norm import (
     InstanceNorm3d,
     LayerNorm,
     RMSNorm,
+    SyncBatchNorm,
 )
 from superpose.nn.recurrent import GRU, LSTM, RNN
 
@@ -56,6 +57,7 @@ NORMS: dict[type[nn.Module], type[Layer]] = {
     nn.BatchNorm1d: BatchNorm1d,
     nn.BatchNorm2d: BatchNorm2d,
     nn.BatchNorm3d: BatchNorm3d,
+    nn.SyncBatchNorm: SyncBatchNorm,
     nn.GroupNorm: GroupNorm,
     nn.InstanceNorm1d: InstanceNorm1d,
     nn.InstanceNorm2d: InstanceNorm2d,
@@ -118,7 +120,8 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
             if entire and next(module.parameters(recurse=False), None) is not None:
                 raise SuperposeError(
                     f"private_layers: {name!r} is a {type(module).__name__}, which cannot be "
-                    "private; linear, convolution, embedding and norm layers can"
+                    "private; linear, convolution, attention, recurrent, embedding and norm "
+                    "layers can"
                 )
             continue
         if conversion.private == "none" and not entire:
@@ -143,6 +146,7 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
         )
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
+    _freeze_templates(modules.values())
     _block_fast_paths(modules, on=False)
 
 
@@ -261,6 +265,18 @@ def _strip_recurrent(module: nn.RNNBase) -> None:
     module._flat_weights_names = [n for n in module._flat_weights_names if n not in names]
     module._all_weights = [[n for n in group if n not in names] for group in module._all_weights]
     module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+
+
+def _freeze_templates(modules: Iterable[nn.Module]) -> None:
+    """New tasks start from what each has for itself; it learns only if something else uses it."""
+    templates: set[nn.Parameter] = set()
+    used: set[nn.Parameter] = set()
+    for module in modules:
+        private = module.private if isinstance(module, Layer) else ()
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            (templates if name in private else used).add(parameter)
+    for parameter in templates - used:
+        parameter.requires_grad_(False)
 
 
 def _block_fast_paths(modules: dict[str, nn.Module], on: bool) -> None:

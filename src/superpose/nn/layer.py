@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from superpose import contexts
+from superpose import contexts, functional
 from superpose.contexts import Context, Family, LayerContext, stack
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
@@ -138,12 +138,20 @@ class Layer(nn.Module):
 
     def read_out(self, task: int) -> dict[str, Tensor]:
         """What a plain layer needs to do what this one does for a task: W C(k), private tensors."""
-        contexts, own = self.select(Tasks([task], None))
-        weights = {}
-        for name, context in contexts.items():
+        return self._plain_tensors(self.select(Tasks([task], None)))
+
+    def _plain_tensors(self, selected: Selected) -> dict[str, Tensor]:
+        own = dict(selected.private)
+        for name, context in selected.contexts.items():
             matrix = self.to_matrix(own.get(name, getattr(self, name)))
-            weights[name] = self.from_matrix(self.grouped(name, context).bind_weight(matrix))
-        return own | weights
+            own[name] = self.from_matrix(self.grouped(name, context).bind_weight(matrix))
+        return own
+
+    def plain_with(self, selected: Selected) -> Any:
+        """A plain layer that shares everything with this one but what the task has of its own."""
+        plain = self.plain_class.__new__(self.plain_class)
+        vars(plain).update(vars(self) | self._plain_tensors(selected))
+        return plain
 
     def slot(self, task: int) -> Layer:
         """The layer in whose weight this one's is kept for a task: itself without a pairing."""
@@ -182,7 +190,6 @@ class Layer(nn.Module):
         for name, tensor in own:
             if name not in self.contexts:
                 self.private[name] = PerTask(tensor)
-                tensor.requires_grad_(False)  # it is what new tasks start from
 
     def unsuperpose(self) -> None:
         """Become the plain layer again."""
@@ -268,6 +275,15 @@ class Layer(nn.Module):
             .reshape(front.shape)
             .movedim(0, dim)
         )
+
+    def multiply(self, x: Tensor, weight: Tensor, rows: int, guide: Tensor | None = None) -> Tensor:
+        """W x with one weight for all rows, or a private one for each (rows, outputs, inputs)."""
+        if weight.ndim == 2:
+            return functional.linear(x, weight, guide=guide)
+        dim = self.rows_at(x, rows)
+        front = x.movedim(dim, 0)
+        y = front.reshape(rows, -1, x.shape[-1]) @ weight.mT
+        return y.reshape(*front.shape[:-1], -1).movedim(0, dim)
 
     def add_bias(self, y: Tensor, bias: Tensor | None, rows: int) -> Tensor:
         """Add to a new y of shape (…, N), in place, a bias (N,), or (rows, N) if it is private."""

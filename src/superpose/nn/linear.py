@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose import functional
+from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, MatrixLayout, standalone
 from superpose.nn.selection import TaskIds
 
@@ -31,16 +32,8 @@ class LinearLayer(Layer):
         bias = selected.private.get("bias", self.bias)
         if rows is None:
             return functional.linear(x, weight, bias, self.guides.get("weight"))
-        return self.add_bias(self.multiply(x, weight, rows), bias, rows)
-
-    def multiply(self, x: Tensor, weight: Tensor, rows: int) -> Tensor:
-        """W x with one weight for all rows, or a private one for each (rows, outputs, inputs)."""
-        if weight.ndim == 2:
-            return functional.linear(x, weight, guide=self.guides.get("weight"))
-        dim = self.rows_at(x, rows)
-        front = x.movedim(dim, 0)
-        y = front.reshape(rows, -1, x.shape[-1]) @ weight.mT
-        return y.reshape(*front.shape[:-1], -1).movedim(0, dim)
+        y = self.multiply(x, weight, rows, self.guides.get("weight"))
+        return self.add_bias(y, bias, rows)
 
 
 class Linear(LinearLayer, MatrixLayout, nn.Linear):
@@ -76,13 +69,24 @@ class Embedding(Layer, nn.Embedding):
         return {}
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The task's rows of the table."""
+        """The task's entries of the table."""
         selected, rows = self.selected()
-        table = selected.private["weight"]
         if rows is None:
-            return F.embedding(ids, table, self.padding_idx)
-        dim = self.rows_at(ids.unsqueeze(-1), rows)
-        front = ids.movedim(dim, 0)
+            return self.plain_class.forward(self.plain_with(selected), ids)
+        if self.max_norm is not None:
+            raise SuperposeError(
+                f"layer {self.layer!r} shortens the entries of its table in place "
+                f"(max_norm={self.max_norm}), which it can do for one task at a time: run it once "
+                "per task instead"
+            )
+        dim = self.batch_dim or 0
+        if ids.ndim > 1 and ids.shape[dim] == 1:  # positions, looked up once for all rows
+            ids = ids.repeat_interleave(rows, dim)
+        front = ids.movedim(self.rows_at(ids.unsqueeze(-1), rows), 0)
         offset = torch.arange(rows, device=ids.device) * self.num_embeddings
         flat = front + offset.view([rows] + [1] * (ids.ndim - 1))
-        return F.embedding(flat, table.flatten(0, 1)).movedim(0, dim)
+        tables = selected.private["weight"].flatten(0, 1)
+        y = F.embedding(flat, tables, scale_grad_by_freq=self.scale_grad_by_freq)
+        if self.padding_idx is not None:  # its entry is looked up and never learned
+            y = torch.where((front == self.padding_idx).unsqueeze(-1), y.detach(), y)
+        return y.movedim(0, dim)

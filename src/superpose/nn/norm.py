@@ -10,6 +10,9 @@ from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer
 from superpose.nn.selection import Selected
 
+AFFINE = ("weight", "bias")
+STATISTICS = ("running_mean", "running_var")
+
 
 class NormLayer(Layer):
     """No weight is bound: what a norm layer learns is too small to be superposed."""
@@ -45,10 +48,15 @@ class ChannelNorm(NormLayer):
         """A row must not depend on the rows beside it."""
         if use_batch:
             raise SuperposeError(
-                f"layer {self.layer!r} normalises by the statistics of the batch, so rows of "
+                f"layer {self.layer!r} takes statistics over the rows of the batch, so rows of "
                 "different tasks would change each other: call model.eval() (with running "
                 "statistics), run each task by itself, or use a GroupNorm"
             )
+
+    def standardise(self, x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
+        """(x − mean) / deviation, with statistics (C,) or (B, C)."""
+        inverse = (variance + eps).rsqrt()
+        return self.scale(x, inverse, -mean * inverse)
 
 
 class BatchNorm(ChannelNorm, nn.modules.batchnorm._BatchNorm):
@@ -57,34 +65,15 @@ class BatchNorm(ChannelNorm, nn.modules.batchnorm._BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
+        if rows is None:
+            return self.plain_class.forward(self.plain_with(selected), x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
-        weight, bias, mean, variance, count = self.own(
-            selected, "weight", "bias", "running_mean", "running_var", "num_batches_tracked"
-        )
-        use_batch = self.training or mean is None or variance is None
-        if rows is not None:
-            self.check_rows(x, rows)
-            self.check_statistics(use_batch)
-            assert mean is not None
-            assert variance is not None
-            inverse = (variance + self.eps).rsqrt()
-            return self.scale(self.scale(x, inverse, -mean * inverse), weight, bias)
-        momentum = 0.0 if self.momentum is None else self.momentum
-        if self.training and self.track_running_stats and count is not None:
-            count.add_(1)
-            if self.momentum is None:
-                momentum = 1.0 / float(count)
-        tracked = not self.training or self.track_running_stats
-        return F.batch_norm(
-            x,
-            mean if tracked else None,
-            variance if tracked else None,
-            weight,
-            bias,
-            use_batch,
-            momentum,
-            self.eps,
-        )
+        self.check_rows(x, rows)
+        weight, bias, mean, variance = self.own(selected, *AFFINE, *STATISTICS)
+        self.check_statistics(self.training or mean is None)
+        assert mean is not None
+        assert variance is not None
+        return self.scale(self.standardise(x, mean, variance, self.eps), weight, bias)
 
 
 class BatchNorm1d(BatchNorm, nn.BatchNorm1d):
@@ -99,13 +88,17 @@ class BatchNorm3d(BatchNorm, nn.BatchNorm3d):
     """`nn.BatchNorm3d` for each task."""
 
 
+class SyncBatchNorm(BatchNorm, nn.SyncBatchNorm):
+    """`nn.SyncBatchNorm` for each task: all processes run the same one."""
+
+
 class GroupNorm(ChannelNorm, nn.GroupNorm):
     """`nn.GroupNorm` for each task."""
 
     def forward(self, x: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
-        weight, bias = self.own(selected, "weight", "bias")
+        weight, bias = self.own(selected, *AFFINE)
         if rows is None:
             return F.group_norm(x, self.num_groups, weight, bias, self.eps)
         self.check_rows(x, rows)
@@ -113,28 +106,20 @@ class GroupNorm(ChannelNorm, nn.GroupNorm):
 
 
 class InstanceNorm(ChannelNorm, nn.modules.instancenorm._InstanceNorm):
-    """Instance norm by the statistics of each row; running statistics stay shared."""
+    """Instance norm; rows of different tasks need evaluation mode if statistics are tracked."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the plain layer does, with the task's scale and shift."""
+        """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
-        weight, bias = self.own(selected, "weight", "bias")
-        unbatched: int = self._get_no_batch_dim()  # type: ignore[no-untyped-call]
-        batched = x.unsqueeze(0) if x.ndim == unbatched else x
-        if rows is not None:
-            self.check_rows(x, rows)
-        y = F.instance_norm(
-            batched,
-            self.running_mean,
-            self.running_var,
-            None if rows else weight,
-            None if rows else bias,
-            self.training or not self.track_running_stats,
-            self.momentum or 0.0,
-            self.eps,
-        )
-        y = self.scale(y, weight, bias) if rows else y
-        return y if batched is x else y.squeeze(0)
+        if rows is None:
+            return self.plain_class.forward(self.plain_with(selected), x)
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        self.check_rows(x, rows)
+        weight, bias, mean, variance = self.own(selected, *AFFINE, *STATISTICS)
+        if mean is None or variance is None:
+            return self.scale(F.instance_norm(x, eps=self.eps), weight, bias)
+        self.check_statistics(self.training)
+        return self.scale(self.standardise(x, mean, variance, self.eps), weight, bias)
 
 
 class InstanceNorm1d(InstanceNorm, nn.InstanceNorm1d):
@@ -162,7 +147,7 @@ class LastDimNorm(NormLayer):
     def forward(self, x: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
-        weight, bias = self.own(selected, "weight", "bias")
+        weight, bias = self.own(selected, *AFFINE)
         if rows is None:
             return self.normalise(x, weight, bias)
         y = self.normalise(x, None, None)

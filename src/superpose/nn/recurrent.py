@@ -22,23 +22,13 @@ class RecurrentLayer(MatrixLayout, nn.RNNBase):
         weights = {n: p for n, p in self.named_parameters(recurse=False) if n.startswith("weight")}
         return {name: (weight.shape[1], 1) for name, weight in weights.items()}
 
-    def plain_with(self, selected: Selected) -> nn.Module:
-        """A plain layer that shares everything with this one but what the task has of its own."""
-        bound = {n: c.bind_weight(getattr(self, n)) for n, c in selected.contexts.items()}
-        own = bound | selected.private
-        view = self.plain_class.__new__(self.plain_class)
-        vars(view).update(vars(self))
-        names: list[str] = self._flat_weights_names
-        vars(view)["_flat_weights"] = [own.get(name, getattr(self, name)) for name in names]
-        return view
-
     def gates(
         self, selected: Selected, kind: str, suffix: str, x: Tensor, rows: int, bias: bool = True
     ) -> Tensor:
         """W C(k) x + b, each row by its own task; kind is ih, hh or hr."""
         name = f"weight_{kind}{suffix}"
         bound = self.bind(selected.contexts[name], x, rows) if name in selected.contexts else x
-        y = F.linear(bound, getattr(self, name))
+        y = self.multiply(bound, selected.private.get(name, getattr(self, name)), rows)
         if not bias:
             return y
         own = selected.private.get(f"bias_{kind}{suffix}", getattr(self, f"bias_{kind}{suffix}"))
@@ -58,7 +48,9 @@ class SequenceLayer(RecurrentLayer):
         """Outputs and last state, in the shapes of the plain layer."""
         selected, rows = self.selected(task)
         if rows is None:
-            return self.plain_class.forward(self.plain_with(selected), x, hx)
+            plain = self.plain_with(selected)
+            plain._flat_weights = [getattr(plain, name) for name in self._flat_weights_names]
+            return self.plain_class.forward(plain, x, hx)
         if isinstance(x, PackedSequence) or x.ndim != 3:
             raise SuperposeError(
                 f"layer {self.layer!r} takes one task per row for a padded batch of sequences "
