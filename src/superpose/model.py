@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
-from superpose import contexts
+from superpose import contexts, functional
 from superpose.contexts import Family
 from superpose.cost import Cost, Size, cost, size
 from superpose.errors import SuperposeError
@@ -320,7 +320,9 @@ def _empty(plain: Any, kind: Any) -> Any:
 
 
 def _to_complex(value: Any) -> Any:
-    return value + 0j if isinstance(value, Tensor) and value.is_floating_point() else value
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return functional.widened(value) + 0j
 
 
 def _to_real(value: Any) -> Any:

@@ -158,10 +158,10 @@ def make_complex(layer: Any, seed: int, name: str) -> None:
     turns = torch.from_numpy(keys.phases(Key(seed, f"{name}.weight:initial", 0), weight.numel()))
     turned = weight.abs() * functional.phasors(turns).view(weight.shape).to(weight.device)
     trained = layer.weight.requires_grad
-    layer.weight = nn.Parameter(turned.to(weight.dtype.to_complex()), trained)
+    dtype = functional.wide(weight.dtype).to_complex()
+    layer.weight = nn.Parameter(turned.to(dtype), trained)
     if layer.bias is not None:
-        bias = layer.bias.detach()
-        layer.bias = nn.Parameter(bias.to(bias.dtype.to_complex()), layer.bias.requires_grad)
+        layer.bias = nn.Parameter(layer.bias.detach().to(dtype), layer.bias.requires_grad)
 
 
 def complexify(
