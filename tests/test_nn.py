@@ -1,13 +1,20 @@
 """Layers: rows of many tasks, read-out, and options, for every kind of layer."""
 
+import copy
+import functools
+import inspect
+import pickle
+
 import cases
 import pytest
 import torch
 from test_model import randomise_private, rows_one_by_one
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 import superpose as sp
 from superpose import functional
+from superpose.nn import convert
 
 REAL = [name for name in cases.NAMES if name not in ("complex", "onepower")]
 real_family = pytest.mark.parametrize("family", REAL)
@@ -260,6 +267,234 @@ def test_standalone_layers_take_a_task():
     for task in (1.5, True, "a", [0.5, 1, 2], [[0, 1, 2]], []):
         with pytest.raises(sp.SuperposeError, match=r"task=.*: give one whole number"):
             layers[0][0](torch.randn(3, 6), task=task)
+
+
+class Gained(nn.Linear):
+    """A subclass that computes what its parent does, and knows something more."""
+
+    unit = 2.0
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.offset = 1.0
+
+    @property
+    def gain(self):
+        return self.weight.norm() * self.unit + self.offset
+
+    def extra_repr(self):
+        return f"{super().extra_repr()}, unit={self.unit}"
+
+
+class Scaled(nn.Conv2d):
+    def _conv_forward(self, input, weight, bias):
+        return 3 * super()._conv_forward(input, weight, bias)
+
+
+class Doubled(nn.MultiheadAttention):
+    def forward(self, *inputs, **options):
+        y, weights = super().forward(*inputs, **options)
+        return 2 * y, weights
+
+
+class Named:
+    """What a subclass may add beside its parent."""
+
+    def told(self):
+        return type(self).__name__
+
+
+class OwnLinear(Named, nn.Linear):
+    pass
+
+
+class OwnConv2d(Named, nn.Conv2d):
+    pass
+
+
+class OwnUp(Named, nn.ConvTranspose1d):
+    pass
+
+
+class OwnGRU(Named, nn.GRU):
+    pass
+
+
+class OwnNorm(Named, nn.LayerNorm):
+    pass
+
+
+class OwnTable(Named, nn.Embedding):
+    pass
+
+
+def wrapped(module):
+    """As `accelerate` does: the forward of one module is replaced, its class stays."""
+    module.forward = functools.partial(_tripled, type(module).forward, module)
+    return module
+
+
+def _tripled(forward, module, *inputs):
+    return 3 * forward(module, *inputs)
+
+
+def frozen():
+    """PyTorch cannot copy a layer whose weight has been computed from one that is trained."""
+    return nn.Linear(6, 6).requires_grad_(False)
+
+
+CUSTOMISED = {
+    "forward of the instance": lambda: wrapped(nn.Linear(6, 6)),
+    "kernel of the subclass": lambda: nn.Sequential(
+        nn.Unflatten(1, (6, 1, 1)), Scaled(6, 6, 1), nn.Flatten()
+    ),
+    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(6, 6)),
+    "spectral norm": lambda: parametrizations.spectral_norm(nn.Linear(6, 6)),
+    "spectral norm by a hook": lambda: nn.utils.spectral_norm(frozen()),
+    "pruned": lambda: prune.l1_unstructured(frozen(), "weight", 0.5),
+    "a wrapped norm": lambda: wrapped(nn.LayerNorm(6)),
+}
+
+
+@pytest.mark.parametrize("name", CUSTOMISED)
+def test_layers_that_were_customised_are_left_alone_and_told_to_be_shared(name):
+    torch.manual_seed(0)
+    custom = CUSTOMISED[name]().eval()
+    net = nn.Sequential(custom, nn.ReLU(), nn.Linear(6, 4))
+    model = sp.superpose(net, tasks=3)
+    shared = {tensor for tensor in net.state_dict() if tensor.startswith("0.")}
+    assert shared <= set(model.summary().shared)
+    assert model.summary().superposed == ["2.weight"]
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(model[0](x), custom(x))
+    torch.testing.assert_close(sp.unsuperpose(model, 1)(x), model(x, task=1))
+    assert (model(x, task=1) - model(x, task=2)).abs().max() > 1e-2
+    with pytest.raises(sp.SuperposeError, match=r"has no layer to superpose.*customised"):
+        sp.superpose(nn.Sequential(custom))
+
+
+def test_attention_that_was_customised_is_left_alone_with_its_projection():
+    torch.manual_seed(0)
+    attention = Doubled(8, 2, batch_first=True)
+    net = nn.Sequential(First(nn.GRU(8, 8, batch_first=True)), attention)
+    model = sp.superpose(net, tasks=3, private="shared")
+    assert not any(tensor.startswith("1.") for tensor in model.summary().superposed)
+    x = torch.randn(2, 3, 8)
+    torch.testing.assert_close(model[1](x, x, x), attention(x, x, x))
+
+
+def test_a_forward_set_on_the_model_itself_is_an_error():
+    with pytest.raises(sp.SuperposeError, match="Sequential has a forward set on it"):
+        sp.superpose(wrapped(nn.Sequential(nn.Linear(6, 4))))
+    inside = nn.Sequential(wrapped(nn.Sequential(nn.Linear(6, 4))))
+    model, x = sp.superpose(inside, tasks=3), torch.randn(5, 6)
+    torch.testing.assert_close(model(x, task=2), 3 * sp.unsuperpose(model, 2)[0][0](x))
+    assert (model(x, task=1) - model(x, task=2)).abs().max() > 1e-2
+
+
+def test_a_subclass_keeps_what_it_adds():
+    torch.manual_seed(0)
+    net = nn.Sequential(Gained(6, 4), nn.ReLU(), Gained(4, 3))
+    model = sp.superpose(net, tasks=3)
+    assert model.summary().superposed == ["0.weight", "2.weight"]
+    assert isinstance(model[0], Gained)
+    torch.testing.assert_close(model[0].gain, net[0].gain)
+    model[0].unit = 4.0
+    assert "unit=4.0" in repr(model[0])
+    assert net[0].unit == 2.0
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(sp.unsuperpose(model, 1)(x), model(x, task=1))
+    assert type(sp.unsuperpose(model)[0]) is Gained
+    whole = sp.superpose(Gained(6, 4), tasks=3)
+    torch.testing.assert_close(whole.gain, sp.unsuperpose(whole).gain)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (OwnLinear(6, 4), torch.randn(5, 6)),
+        (OwnConv2d(3, 4, 3), torch.randn(5, 3, 6, 6)),
+        (OwnUp(3, 4, 3), torch.randn(5, 3, 6)),
+        (OwnGRU(6, 4, batch_first=True), torch.randn(5, 3, 6)),
+        (nn.LSTM(6, 4, batch_first=True), torch.randn(5, 3, 6)),
+        (nn.Sequential(nn.Linear(6, 6), OwnNorm(6)), torch.randn(5, 6)),
+        (nn.Sequential(OwnTable(7, 3), nn.Flatten(), nn.Linear(9, 4)), torch.randint(7, (5, 3))),
+    ],
+    ids=lambda value: "" if isinstance(value, torch.Tensor) else type(value).__name__,
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_every_subclass_is_copied_and_pickled(layer, x, inside):
+    net = nn.Sequential(layer) if inside else layer
+    tables = [name for name, module in net.named_modules() if isinstance(module, nn.Embedding)]
+    model = randomise_private(sp.superpose(net, tasks=4, private_layers=tables)).eval()
+    expected = _first(model(x, task=TASKS))
+    assert (expected - _first(model(x, task=1))).abs().max() > 1e-3
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(_first(other(x, task=TASKS)), expected)
+        for mine, plain in zip(_named(other), _named(net), strict=True):
+            assert isinstance(mine, type(plain))
+            assert isinstance(mine, sp.nn.Layer)
+            assert mine.told().endswith(plain.told())
+        assert [type(m) for m in _named(sp.unsuperpose(other))] == [type(m) for m in _named(net)]
+
+
+def _named(net):
+    return [module for module in net.modules() if isinstance(module, Named)]
+
+
+def _first(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
+@pytest.mark.parametrize("taken", ["private", "mode", "bind_kernel"])
+def test_a_subclass_that_has_a_name_of_ours_is_an_error(taken):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3))
+    setattr(net[0], taken, "mine")
+    with pytest.raises(sp.SuperposeError, match=f"Conv2d '0' already has '{taken}'"):
+        sp.superpose(net)
+    assert sp.superpose(nn.Sequential(*net, nn.Conv2d(4, 3, 1)), skip=["0"])[0] is not net[0]
+
+
+class ByName(nn.Module):
+    """Calls a layer with the names of its arguments."""
+
+    def __init__(self, layer, **options):
+        super().__init__()
+        self.layer, self.options = layer, options
+        self.other = nn.Linear(2, 2)  # so that there is something to superpose
+
+    def forward(self, x):
+        return _first(self.layer(input=x, **self.options))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "options"),
+    [
+        (nn.Linear(6, 4), (6,), {}),
+        (nn.Conv1d(3, 4, 3), (3, 6), {}),
+        (nn.ConvTranspose2d(3, 4, 3, stride=2), (3, 4, 4), {"output_size": [10, 10]}),
+        (nn.GRU(6, 4, batch_first=True), (3, 6), {"hx": torch.zeros(1, 5, 4)}),
+        (nn.BatchNorm2d(3), (3, 4, 4), {}),
+        (nn.GroupNorm(3, 3), (3, 4, 4), {}),
+        (nn.InstanceNorm1d(3, affine=True), (3, 4), {}),
+        (nn.LayerNorm(6), (3, 6), {}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_arguments_have_the_names_that_pytorch_gives_them(layer, shape, options):
+    torch.manual_seed(0)
+    net = ByName(layer, **options).eval()
+    x = torch.randn(5, *shape)
+    assert torch.equal(sp.superpose(net, "identity", tasks=2)(x, task=1), net(x))
+    if isinstance(layer, nn.Linear | nn.ConvTranspose2d):  # the same beside a base
+        packed = sp.pack({"a": net}, method="delta", base=copy.deepcopy(net))
+        torch.testing.assert_close(packed(x, task="a"), net(x))
+
+
+def test_every_layer_is_called_as_pytorchs_is():
+    for plain, kind in (convert.WEIGHTED | convert.NORMS | convert.TABLES).items():
+        own = [name for name in inspect.signature(kind.forward).parameters if name != "task"]
+        assert own == list(inspect.signature(plain.forward).parameters), kind
 
 
 def test_complex_networks():

@@ -20,6 +20,7 @@ from superpose.errors import SuperposeError
 from superpose.nn.complex import complexify
 from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
+from superpose.nn.plain import layer_class, made_of
 from superpose.nn.selection import Selection, Tasks, active, untraced
 
 Name = int | str
@@ -181,7 +182,8 @@ class Superposed(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles name the plain class: the superposed one is made when needed."""
-        return _empty, (type(self)._plain, type(self)._kind), vars(self)
+        parts = (type(self)._kind, *made_of(type(self)._plain))
+        return _empty, parts, self.__getstate__()  # type: ignore[no-untyped-call]
 
 
 def superpose(
@@ -314,8 +316,8 @@ def _superposed_class(plain: Any, kind: Any) -> Any:
     return type(f"{kind.__name__}{plain.__name__}", (kind, plain), members)
 
 
-def _empty(plain: Any, kind: Any) -> Any:
-    made = _superposed_class(plain, kind)
+def _empty(kind: Any, *parts: Any) -> Any:
+    made = _superposed_class(layer_class(*parts), kind)
     return made.__new__(made)
 
 
@@ -342,6 +344,11 @@ def check_names(names: Sequence[Name]) -> None:
 
 
 def _check_attributes(net: nn.Module, kind: type[Superposed]) -> None:
+    if "forward" in vars(net):
+        raise SuperposeError(
+            f"{type(net).__name__} has a forward set on it, which would run instead of that of the "
+            "superposed model: remove it, or put the network inside a module of its own"
+        )
     own = [name for name in {**vars(Superposed), **vars(kind)} if not name.startswith("_")]
     taken = [name for name in own if hasattr(net, name) and not hasattr(nn.Module, name)]
     if taken:

@@ -21,7 +21,7 @@ class LinearLayer(Layer):
         """One weight, of all the inputs."""
         return {"weight": (self.to_matrix(self.weight).shape[-1], 1)}
 
-    def forward(self, x: Tensor, task: TaskIds | None = None) -> Tensor:
+    def superposed(self, x: Tensor, task: TaskIds | None) -> Tensor:
         """W C(k) x + b; `task` is for a layer used by itself, outside a superposed model."""
         selected, rows = self.selected(task)
         weight = self.to_matrix(selected.private.get("weight", self.weight))
@@ -55,6 +55,10 @@ class Linear(LinearLayer, MatrixLayout, nn.Linear):
 
     __init__ = standalone(nn.Linear)
 
+    def forward(self, input: Tensor, task: TaskIds | None = None) -> Tensor:
+        """The product, and the argument's name, of PyTorch's layer."""
+        return self.superposed(input, task)
+
 
 class TransposedLinear(LinearLayer):
     """A linear layer that keeps its weight as (inputs, outputs), as GPT-2's `Conv1D` does."""
@@ -67,6 +71,10 @@ class TransposedLinear(LinearLayer):
         """The matrix transposed."""
         return matrix.mT
 
+    def forward(self, x: Tensor, task: TaskIds | None = None) -> Tensor:
+        """The product, and the argument's name, of GPT-2's layer."""
+        return self.superposed(x, task)
+
 
 class Embedding(Layer, nn.Embedding):
     """A table that every task has for itself: a look-up has no input that could be bound."""
@@ -75,14 +83,14 @@ class Embedding(Layer, nn.Embedding):
         """No weight."""
         return {}
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The task's rows of the table."""
         selected, rows = self.selected()
         table = selected.private["weight"]
         if rows is None:
-            return F.embedding(ids, table, self.padding_idx)
-        dim = self.rows_at(ids.unsqueeze(-1), rows)
-        front = ids.movedim(dim, 0)
-        offset = torch.arange(rows, device=ids.device) * self.num_embeddings
-        flat = front + offset.view([rows] + [1] * (ids.ndim - 1))
+            return F.embedding(input, table, self.padding_idx)
+        dim = self.rows_at(input.unsqueeze(-1), rows)
+        front = input.movedim(dim, 0)
+        offset = torch.arange(rows, device=input.device) * self.num_embeddings
+        flat = front + offset.view([rows] + [1] * (input.ndim - 1))
         return F.embedding(flat, table.flatten(0, 1)).movedim(0, dim)

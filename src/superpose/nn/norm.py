@@ -54,21 +54,21 @@ class ChannelNorm(NormLayer):
 class BatchNorm(ChannelNorm, nn.modules.batchnorm._BatchNorm):
     """Batch norm; rows of different tasks need running statistics, and evaluation mode."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
-        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        self._check_input_dim(input)  # type: ignore[no-untyped-call]
         weight, bias, mean, variance, count = self.own(
             selected, "weight", "bias", "running_mean", "running_var", "num_batches_tracked"
         )
         use_batch = self.training or mean is None or variance is None
         if rows is not None:
-            self.check_rows(x, rows)
+            self.check_rows(input, rows)
             self.check_statistics(use_batch)
             assert mean is not None
             assert variance is not None
             inverse = (variance + self.eps).rsqrt()
-            return self.scale(self.scale(x, inverse, -mean * inverse), weight, bias)
+            return self.scale(self.scale(input, inverse, -mean * inverse), weight, bias)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and count is not None:
             count.add_(1)
@@ -76,7 +76,7 @@ class BatchNorm(ChannelNorm, nn.modules.batchnorm._BatchNorm):
                 momentum = 1.0 / float(count)
         tracked = not self.training or self.track_running_stats
         return F.batch_norm(
-            x,
+            input,
             mean if tracked else None,
             variance if tracked else None,
             weight,
@@ -102,27 +102,27 @@ class BatchNorm3d(BatchNorm, nn.BatchNorm3d):
 class GroupNorm(ChannelNorm, nn.GroupNorm):
     """`nn.GroupNorm` for each task."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
         weight, bias = self.own(selected, "weight", "bias")
         if rows is None:
-            return F.group_norm(x, self.num_groups, weight, bias, self.eps)
-        self.check_rows(x, rows)
-        return self.scale(F.group_norm(x, self.num_groups, eps=self.eps), weight, bias)
+            return F.group_norm(input, self.num_groups, weight, bias, self.eps)
+        self.check_rows(input, rows)
+        return self.scale(F.group_norm(input, self.num_groups, eps=self.eps), weight, bias)
 
 
 class InstanceNorm(ChannelNorm, nn.modules.instancenorm._InstanceNorm):
     """Instance norm by the statistics of each row; running statistics stay shared."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """As the plain layer does, with the task's scale and shift."""
         selected, rows = self.selected()
         weight, bias = self.own(selected, "weight", "bias")
         unbatched: int = self._get_no_batch_dim()  # type: ignore[no-untyped-call]
-        batched = x.unsqueeze(0) if x.ndim == unbatched else x
+        batched = input.unsqueeze(0) if input.ndim == unbatched else input
         if rows is not None:
-            self.check_rows(x, rows)
+            self.check_rows(input, rows)
         y = F.instance_norm(
             batched,
             self.running_mean,
@@ -134,7 +134,7 @@ class InstanceNorm(ChannelNorm, nn.modules.instancenorm._InstanceNorm):
             self.eps,
         )
         y = self.scale(y, weight, bias) if rows else y
-        return y if batched is x else y.squeeze(0)
+        return y if batched is input else y.squeeze(0)
 
 
 class InstanceNorm1d(InstanceNorm, nn.InstanceNorm1d):
@@ -159,7 +159,7 @@ class LastDimNorm(NormLayer):
         """The plain layer with other tensors."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor) -> Tensor:
+    def superposed(self, x: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
         weight, bias = self.own(selected, "weight", "bias")
@@ -175,6 +175,10 @@ class LastDimNorm(NormLayer):
 class LayerNorm(LastDimNorm, nn.LayerNorm):
     """`nn.LayerNorm` for each task."""
 
+    def forward(self, input: Tensor) -> Tensor:
+        """PyTorch names the argument so."""
+        return self.superposed(input)
+
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """(x − mean) / deviation ⊙ weight + bias."""
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
@@ -182,6 +186,10 @@ class LayerNorm(LastDimNorm, nn.LayerNorm):
 
 class RMSNorm(LastDimNorm, nn.RMSNorm):
     """`nn.RMSNorm` for each task."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """PyTorch names the argument so."""
+        return self.superposed(x)
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """X / root mean square ⊙ weight."""
