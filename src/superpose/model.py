@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from superpose import contexts, functional
 from superpose.contexts import Family
@@ -165,10 +166,10 @@ class Superposed(nn.Module):
         complex_valued = self.superposition.complex_valued
         before, active.selection = active.selection, selection
         try:
-            if complex_valued:
-                inputs = tuple(map(_to_complex, inputs))
-            output = self._plain.forward(self, *inputs, **options)
-            return _to_real(output) if complex_valued else output
+            if not complex_valued:
+                return self._plain.forward(self, *inputs, **options)
+            inputs, options = tree_map(_to_complex, (inputs, options))
+            return tree_map(_to_real, self._plain.forward(self, *inputs, **options))
         finally:
             active.selection = before
 
