@@ -270,6 +270,41 @@ def test_standalone_layers_take_a_task():
             layers[0][0](torch.randn(3, 6), task=task)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("LayerNorm", (8,)),
+        ("RMSNorm", (8,)),
+        ("GroupNorm", (2, 8)),
+        ("BatchNorm2d", (8,)),
+        ("InstanceNorm1d", (8,)),
+        ("Embedding", (8, 3)),
+    ],
+)
+def test_layers_with_tensors_for_each_task_need_a_model(name, arguments):
+    with pytest.raises(sp.SuperposeError, match=f"{name} has tensors .* nn.{name} in it"):
+        getattr(sp.nn, name)(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("Linear", (8, 3)),
+        ("Conv2d", (8, 3, 1)),
+        ("GRU", (8, 3)),
+        ("MultiheadAttention", (8, 2)),
+        ("ComplexLinear", (8, 3)),
+    ],
+)
+def test_layers_by_themselves_have_nothing_to_learn_a_context_with(name, arguments):
+    layer = getattr(sp.nn, name)
+    layer(*arguments, family=sp.contexts.Phase())
+    with pytest.raises(
+        sp.SuperposeError, match=r"Phase\(learnable=True\) is learned for each task"
+    ):
+        layer(*arguments, family=sp.contexts.Phase(learnable=True))
+
+
 class Gained(nn.Linear):
     """A subclass that computes what its parent does, and knows something more."""
 
