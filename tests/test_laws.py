@@ -219,6 +219,16 @@ def test_local_mix_averages_the_phases_of_neighbouring_tasks():
     assert likeness(*fast) < 0.1 < 0.5 < likeness(*near)
 
 
+def test_weights_of_a_local_mix_may_be_a_list():
+    family = LocalMix(contexts.Phase(), 1, weights=[1, 2, 1])
+    assert family == LocalMix(contexts.Phase(), 1, weights=(1, 2, 1))
+    assert contexts.from_description(contexts.describe(family)) == family
+    layer = contexts.LayerContext(family, 0, "layer", 8)
+    turns = [contexts.Phase().context(Key(0, "layer", task), 8).turns for task in (4, 5, 6)]
+    found = layer.fixed(5, torch.device("cpu"), torch.float64).turns
+    torch.testing.assert_close(found, (turns[0] + 2 * turns[1] + turns[2]) / 4)
+
+
 def test_compositions_of_families():
     family = contexts.Binary() * contexts.Permutation()
     key = Key(0, "layer", 3)
@@ -248,6 +258,13 @@ def test_compositions_of_families():
             lambda: contexts.BlockRotation(True, 16).context(Key(0, "", 0), 20),
             "block_size that divides 20",
         ),
+        (
+            lambda: contexts.Binary(learnable=True) * contexts.Hadamard(),
+            "Binary.learnable=True. is part of a ProductOf, which has no numbers to learn",
+        ),
+        (lambda: contexts.Binary() * contexts.Hadamard(learnable=True), "part of a ProductOf"),
+        (lambda: contexts.Phase(learnable=True) ** 2, "part of a PowerOf"),
+        (lambda: LocalMix(contexts.Complex(learnable=True)), "part of a LocalMix"),
     ],
 )
 def test_errors_say_what_to_do(call, message):

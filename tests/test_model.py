@@ -618,6 +618,55 @@ def test_learned_contexts_are_private_and_trained(family):
         torch.testing.assert_close(selected.unbind(selected.bind(x)).real, x)
 
 
+@pytest.mark.parametrize("family", ["complex", "onepower", "phase", "rotation", "block-rotation"])
+def test_learned_contexts_that_are_frozen_stay_what_they_are(family):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
+    model = randomise_private(sp.superpose(net, family, tasks=2, learnable=True))
+    x = torch.randn(5, 32)
+    expected, mixed = model(x, task=1), model(x, task=[0, 1, 1, 0, 1])
+    model.requires_grad_(False)
+    assert torch.equal(model(x, task=1), expected)
+    assert torch.equal(model(x, task=[0, 1, 1, 0, 1]), mixed)
+    state = {name: tensor.expand(3, *tensor.shape) for name, tensor in model.state_dict().items()}
+
+    def run(state):
+        return torch.func.functional_call(model, state, (x,), {"task": 1})
+
+    torch.testing.assert_close(torch.func.vmap(run)(state), expected.expand(3, 5, 4))
+    plain = sp.unsuperpose(model, 1)
+    dtypes = {name: tensor.dtype for name, tensor in plain.state_dict().items()}
+    assert dtypes == {name: model.state_dict()[name].dtype for name in dtypes}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize("family", ["binary", "phase", "hadamard", "rotation", "block-rotation"])
+def test_half_precision(family, learnable, dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
+    x = torch.randn(5, 32)
+    model = sp.superpose(net, family, tasks=2, learnable=learnable)
+    narrow = sp.superpose(net.to(dtype), family, tasks=2, learnable=learnable)
+    for task in (1, [0, 1, 1, 0, 1]):
+        output = narrow(x.to(dtype), task=task)
+        assert output.dtype == dtype
+        torch.testing.assert_close(output.float(), model(x, task=task), rtol=0.1, atol=0.1)
+    output.square().sum().backward()
+    if learnable:
+        assert narrow.get_parameter("0.private.weight_context.1").grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("learnable", [False, True])
+def test_half_precision_has_no_complex_numbers_and_is_widened(learnable, dtype):
+    net = nn.Sequential(nn.Linear(8, 4)).to(dtype)
+    model = sp.superpose(net, "complex", tasks=2, learnable=learnable)
+    wide = sp.superpose(copy.deepcopy(net).float(), "complex", tasks=2, learnable=learnable)
+    x = torch.randn(5, 8).to(dtype)
+    torch.testing.assert_close(model(x, task=1), wide(x.float(), task=1), rtol=0.1, atol=0.1)
+
+
 @pytest.mark.parametrize(
     ("family", "parameters", "one_more"),
     [

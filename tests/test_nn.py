@@ -1,15 +1,21 @@
 """Layers: rows of many tasks, read-out, and options, for every kind of layer."""
 
 import copy
+import functools
+import inspect
+import pickle
 
 import cases
 import pytest
 import torch
 from test_model import randomise_private, rows_one_by_one
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 import superpose as sp
 from superpose import functional
+from superpose.nn import convert
+from superpose.nn.complex import complexify
 
 REAL = [name for name in cases.NAMES if name not in ("complex", "onepower")]
 real_family = pytest.mark.parametrize("family", REAL)
@@ -427,6 +433,269 @@ def test_standalone_layers_take_a_task():
             layers[0][0](torch.randn(3, 6), task=task)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("LayerNorm", (8,)),
+        ("RMSNorm", (8,)),
+        ("GroupNorm", (2, 8)),
+        ("BatchNorm2d", (8,)),
+        ("InstanceNorm1d", (8,)),
+        ("Embedding", (8, 3)),
+    ],
+)
+def test_layers_with_tensors_for_each_task_need_a_model(name, arguments):
+    with pytest.raises(sp.SuperposeError, match=f"{name} has tensors .* nn.{name} in it"):
+        getattr(sp.nn, name)(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("Linear", (8, 3)),
+        ("Conv2d", (8, 3, 1)),
+        ("GRU", (8, 3)),
+        ("MultiheadAttention", (8, 2)),
+        ("ComplexLinear", (8, 3)),
+    ],
+)
+def test_layers_by_themselves_have_nothing_to_learn_a_context_with(name, arguments):
+    layer = getattr(sp.nn, name)
+    layer(*arguments, family=sp.contexts.Phase())
+    with pytest.raises(
+        sp.SuperposeError, match=r"Phase\(learnable=True\) is learned for each task"
+    ):
+        layer(*arguments, family=sp.contexts.Phase(learnable=True))
+
+
+class Gained(nn.Linear):
+    """A subclass that computes what its parent does, and knows something more."""
+
+    unit = 2.0
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.offset = 1.0
+
+    @property
+    def gain(self):
+        return self.weight.norm() * self.unit + self.offset
+
+    def extra_repr(self):
+        return f"{super().extra_repr()}, unit={self.unit}"
+
+
+class Scaled(nn.Conv2d):
+    def _conv_forward(self, input, weight, bias):
+        return 3 * super()._conv_forward(input, weight, bias)
+
+
+class Doubled(nn.MultiheadAttention):
+    def forward(self, *inputs, **options):
+        y, weights = super().forward(*inputs, **options)
+        return 2 * y, weights
+
+
+class Named:
+    """What a subclass may add beside its parent."""
+
+    def told(self):
+        return type(self).__name__
+
+
+class OwnLinear(Named, nn.Linear):
+    pass
+
+
+class OwnConv2d(Named, nn.Conv2d):
+    pass
+
+
+class OwnUp(Named, nn.ConvTranspose1d):
+    pass
+
+
+class OwnGRU(Named, nn.GRU):
+    pass
+
+
+class OwnNorm(Named, nn.LayerNorm):
+    pass
+
+
+class OwnTable(Named, nn.Embedding):
+    pass
+
+
+def wrapped(module):
+    """As `accelerate` does: the forward of one module is replaced, its class stays."""
+    module.forward = functools.partial(_tripled, type(module).forward, module)
+    return module
+
+
+def _tripled(forward, module, *inputs):
+    return 3 * forward(module, *inputs)
+
+
+def frozen():
+    """PyTorch cannot copy a layer whose weight has been computed from one that is trained."""
+    return nn.Linear(6, 6).requires_grad_(False)
+
+
+CUSTOMISED = {
+    "forward of the instance": lambda: wrapped(nn.Linear(6, 6)),
+    "kernel of the subclass": lambda: nn.Sequential(
+        nn.Unflatten(1, (6, 1, 1)), Scaled(6, 6, 1), nn.Flatten()
+    ),
+    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(6, 6)),
+    "spectral norm": lambda: parametrizations.spectral_norm(nn.Linear(6, 6)),
+    "spectral norm by a hook": lambda: nn.utils.spectral_norm(frozen()),
+    "pruned": lambda: prune.l1_unstructured(frozen(), "weight", 0.5),
+    "a wrapped norm": lambda: wrapped(nn.LayerNorm(6)),
+}
+
+
+@pytest.mark.parametrize("name", CUSTOMISED)
+def test_layers_that_were_customised_are_left_alone_and_told_to_be_shared(name):
+    torch.manual_seed(0)
+    custom = CUSTOMISED[name]().eval()
+    net = nn.Sequential(custom, nn.ReLU(), nn.Linear(6, 4))
+    model = sp.superpose(net, tasks=3)
+    shared = {tensor for tensor in net.state_dict() if tensor.startswith("0.")}
+    assert shared <= set(model.summary().shared)
+    assert model.summary().superposed == ["2.weight"]
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(model[0](x), custom(x))
+    torch.testing.assert_close(sp.unsuperpose(model, 1)(x), model(x, task=1))
+    assert (model(x, task=1) - model(x, task=2)).abs().max() > 1e-2
+    with pytest.raises(sp.SuperposeError, match=r"has no layer to superpose.*customised"):
+        sp.superpose(nn.Sequential(custom))
+
+
+def test_attention_that_was_customised_is_left_alone_with_its_projection():
+    torch.manual_seed(0)
+    attention = Doubled(8, 2, batch_first=True)
+    net = nn.Sequential(First(nn.GRU(8, 8, batch_first=True)), attention)
+    model = sp.superpose(net, tasks=3, private="shared")
+    assert not any(tensor.startswith("1.") for tensor in model.summary().superposed)
+    x = torch.randn(2, 3, 8)
+    torch.testing.assert_close(model[1](x, x, x), attention(x, x, x))
+
+
+def test_a_forward_set_on_the_model_itself_is_an_error():
+    with pytest.raises(sp.SuperposeError, match="Sequential has a forward set on it"):
+        sp.superpose(wrapped(nn.Sequential(nn.Linear(6, 4))))
+    inside = nn.Sequential(wrapped(nn.Sequential(nn.Linear(6, 4))))
+    model, x = sp.superpose(inside, tasks=3), torch.randn(5, 6)
+    torch.testing.assert_close(model(x, task=2), 3 * sp.unsuperpose(model, 2)[0][0](x))
+    assert (model(x, task=1) - model(x, task=2)).abs().max() > 1e-2
+
+
+def test_a_subclass_keeps_what_it_adds():
+    torch.manual_seed(0)
+    net = nn.Sequential(Gained(6, 4), nn.ReLU(), Gained(4, 3))
+    model = sp.superpose(net, tasks=3)
+    assert model.summary().superposed == ["0.weight", "2.weight"]
+    assert isinstance(model[0], Gained)
+    torch.testing.assert_close(model[0].gain, net[0].gain)
+    model[0].unit = 4.0
+    assert "unit=4.0" in repr(model[0])
+    assert net[0].unit == 2.0
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(sp.unsuperpose(model, 1)(x), model(x, task=1))
+    assert type(sp.unsuperpose(model)[0]) is Gained
+    whole = sp.superpose(Gained(6, 4), tasks=3)
+    torch.testing.assert_close(whole.gain, sp.unsuperpose(whole).gain)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (OwnLinear(6, 4), torch.randn(5, 6)),
+        (OwnConv2d(3, 4, 3), torch.randn(5, 3, 6, 6)),
+        (OwnUp(3, 4, 3), torch.randn(5, 3, 6)),
+        (OwnGRU(6, 4, batch_first=True), torch.randn(5, 3, 6)),
+        (nn.LSTM(6, 4, batch_first=True), torch.randn(5, 3, 6)),
+        (nn.Sequential(nn.Linear(6, 6), OwnNorm(6)), torch.randn(5, 6)),
+        (nn.Sequential(OwnTable(7, 3), nn.Flatten(), nn.Linear(9, 4)), torch.randint(7, (5, 3))),
+    ],
+    ids=lambda value: "" if isinstance(value, torch.Tensor) else type(value).__name__,
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_every_subclass_is_copied_and_pickled(layer, x, inside):
+    net = nn.Sequential(layer) if inside else layer
+    tables = [name for name, module in net.named_modules() if isinstance(module, nn.Embedding)]
+    model = randomise_private(sp.superpose(net, tasks=4, private_layers=tables)).eval()
+    expected = _first(model(x, task=TASKS))
+    assert (expected - _first(model(x, task=1))).abs().max() > 1e-3
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(_first(other(x, task=TASKS)), expected)
+        for mine, plain in zip(_named(other), _named(net), strict=True):
+            assert isinstance(mine, type(plain))
+            assert isinstance(mine, sp.nn.Layer)
+            assert mine.told().endswith(plain.told())
+        assert [type(m) for m in _named(sp.unsuperpose(other))] == [type(m) for m in _named(net)]
+
+
+def _named(net):
+    return [module for module in net.modules() if isinstance(module, Named)]
+
+
+def _first(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
+@pytest.mark.parametrize("taken", ["private", "mode", "bind_kernel"])
+def test_a_subclass_that_has_a_name_of_ours_is_an_error(taken):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3))
+    setattr(net[0], taken, "mine")
+    with pytest.raises(sp.SuperposeError, match=f"Conv2d '0' already has '{taken}'"):
+        sp.superpose(net)
+    assert sp.superpose(nn.Sequential(*net, nn.Conv2d(4, 3, 1)), skip=["0"])[0] is not net[0]
+
+
+class ByName(nn.Module):
+    """Calls a layer with the names of its arguments."""
+
+    def __init__(self, layer, **options):
+        super().__init__()
+        self.layer, self.options = layer, options
+        self.other = nn.Linear(2, 2)  # so that there is something to superpose
+
+    def forward(self, x):
+        return _first(self.layer(input=x, **self.options))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "options"),
+    [
+        (nn.Linear(6, 4), (6,), {}),
+        (nn.Conv1d(3, 4, 3), (3, 6), {}),
+        (nn.ConvTranspose2d(3, 4, 3, stride=2), (3, 4, 4), {"output_size": [10, 10]}),
+        (nn.GRU(6, 4, batch_first=True), (3, 6), {"hx": torch.zeros(1, 5, 4)}),
+        (nn.BatchNorm2d(3), (3, 4, 4), {}),
+        (nn.GroupNorm(3, 3), (3, 4, 4), {}),
+        (nn.InstanceNorm1d(3, affine=True), (3, 4), {}),
+        (nn.LayerNorm(6), (3, 6), {}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_arguments_have_the_names_that_pytorch_gives_them(layer, shape, options):
+    torch.manual_seed(0)
+    net = ByName(layer, **options).eval()
+    x = torch.randn(5, *shape)
+    assert torch.equal(sp.superpose(net, "identity", tasks=2)(x, task=1), net(x))
+    if isinstance(layer, nn.Linear | nn.ConvTranspose2d):  # the same beside a base
+        packed = sp.pack({"a": net}, method="delta", base=copy.deepcopy(net))
+        torch.testing.assert_close(packed(x, task="a"), net(x))
+
+
+def test_every_layer_is_called_as_pytorchs_is():
+    for plain, kind in (convert.WEIGHTED | convert.NORMS | convert.TABLES).items():
+        own = [name for name in inspect.signature(kind.forward).parameters if name != "task"]
+        assert own == list(inspect.signature(plain.forward).parameters), kind
+
+
 def test_complex_networks():
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -445,6 +714,103 @@ def test_complex_networks():
     fresh = sp.superpose(net, "complex").state_dict()["6.weight"]
     torch.testing.assert_close(fresh.abs(), net[6].weight.abs())
     assert fresh.imag.abs().mean() > 0.3 * fresh.abs().mean()
+
+
+def test_complex_forms_keep_mode_precision_and_options():
+    norm = nn.BatchNorm1d(6, eps=0.01, momentum=0.0).requires_grad_(False)
+    net = nn.Sequential(
+        nn.Linear(6, 6), norm, nn.BatchNorm1d(6, bias=False), nn.ReLU(), nn.Dropout(0.5)
+    )
+    for training in (True, False):
+        model = sp.superpose(net.double().train(training), "complex", private="shared")
+        modes = {m.training for n, m in model.named_modules() if "private" not in n}
+        assert modes == {training}
+        assert (model[1].eps, model[1].momentum) == (0.01, 0.0)
+        assert not any(parameter.requires_grad for parameter in model[1].parameters())
+        assert all(parameter.requires_grad for parameter in model[2].parameters())
+        assert model[2].bias is None
+        state = [t.dtype for n, t in model.state_dict().items()]
+        assert set(state) == {torch.float64, torch.complex128}
+        assert model(torch.randn(5, 6, dtype=torch.float64), task=1).dtype == torch.float64
+    meta = complexify(nn.BatchNorm2d(4, device="meta"), seed=0)
+    assert {tensor.device.type for tensor in meta.state_dict().values()} == {"meta"}
+
+
+def test_a_complex_batch_norm_averages_as_its_momentum_says():
+    torch.manual_seed(0)
+    batches = torch.randn(3, 20, 6, dtype=torch.complex128) + torch.arange(3).view(3, 1, 1)
+    for momentum in (None, 0.0, 0.5):
+        net = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, momentum=momentum)).double()
+        model = sp.superpose(net, "complex", tasks=2)
+        with torch.no_grad():
+            model[0].weight.copy_(torch.eye(6))
+            model[0].private["bias"].of(1).zero_()
+        context = model.selection(1).layers["0"].contexts["weight"]
+        for batch in batches:
+            model(batch, task=1)
+        seen = [functional.complex_statistics(context.bind(b), eps=1e-5) for b in batches]
+        for k, (name, start) in enumerate(
+            (("mean", torch.zeros(6)), ("covariance", torch.tensor([0.5, 0.5, 0.0])))
+        ):
+            found = model[1].private[f"running_{name}"].of(1)
+            each = [start.to(found.dtype).expand(found.shape), *(one[k] for one in seen)]
+            weights = {None: [0, 1 / 3, 1 / 3, 1 / 3], 0.0: [1, 0, 0, 0]}
+            used = weights.get(momentum, [0.125, 0.125, 0.25, 0.5])
+            expected = sum(weight * value for weight, value in zip(used, each, strict=True))
+            torch.testing.assert_close(found, expected)
+            untouched = model[1].private[f"running_{name}"].of(0)
+            torch.testing.assert_close(untouched, each[0])
+
+
+def test_a_module_in_two_places_of_a_complex_network():
+    torch.manual_seed(0)
+    relu = nn.ReLU()
+    net = nn.Sequential(nn.Linear(6, 8), relu, nn.Linear(8, 8), relu, nn.Linear(8, 4))
+    apart = nn.Sequential(*(copy.deepcopy(module) for module in net))
+    x = torch.randn(5, 6)
+    model = sp.superpose(net, "complex", tasks=2)
+    assert model[1] is model[3]
+    assert torch.equal(model(x, task=1), sp.superpose(apart, "complex", tasks=2)(x, task=1))
+
+
+class Several(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+        self.relu = nn.ReLU()
+
+    def forward(self, x, mask=None, extra=()):
+        y = self.linear(x) if mask is None else self.linear(self.relu(x["x"])) * mask
+        return {"y": y, "parts": (y[:1], [y[1:], *extra]), "count": len(y)}
+
+
+def test_all_that_a_complex_network_takes_and_gives_is_real():
+    torch.manual_seed(0)
+    model, x = sp.superpose(Several(), "complex", tasks=2), torch.randn(5, 6)
+    output = model(x, task=1)
+    expected = sp.unsuperpose(model, 1)(x + 0j)
+    assert output["count"] == 5
+    assert output["y"].dtype == torch.float32
+    torch.testing.assert_close(output["y"], expected["y"].real)
+    torch.testing.assert_close(output["parts"][0], expected["parts"][0].real)
+    torch.testing.assert_close(output["parts"][1][0], expected["parts"][1][0].real)
+    nested = model({"x": x}, mask=torch.ones(4), extra=(x,), task=1)
+    assert torch.equal(nested["parts"][1][1], x)
+    torch.testing.assert_close(nested["y"], model(x.relu(), task=1)["y"])
+
+
+def test_what_was_customised_has_no_complex_form():
+    class Norm(nn.BatchNorm1d):
+        def forward(self, input):
+            return 2 * super().forward(input)
+
+    for custom in (
+        Norm(6),
+        parametrizations.weight_norm(nn.Linear(6, 6)),
+        wrapped(nn.Linear(6, 6)),
+    ):
+        with pytest.raises(sp.SuperposeError, match="'1' has no complex-valued form"):
+            sp.superpose(nn.Sequential(nn.Linear(6, 6), custom), "complex")
 
 
 def test_complex_batch_norm_whitens():

@@ -1,5 +1,7 @@
 """The models people bring from `transformers`, from a config, with nothing downloaded."""
 
+import pickle
+
 import pytest
 import torch
 from test_model import randomise_private
@@ -94,6 +96,8 @@ def test_generation_and_saving_of_tied_weights(tmp_path):
         text = model.generate(**inputs, **options)
     expected = sp.unsuperpose(model, "b").generate(**inputs, **options)
     assert torch.equal(text, expected)
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(again(**inputs, task="b").logits, model(**inputs, task="b").logits)
     sp.save(model, tmp_path / "gpt2.safetensors")
     loaded = sp.load(tmp_path / "gpt2.safetensors", gpt2()[0]).eval()
     assert loaded.lm_head.weight is loaded.transformer.wte.weight

@@ -29,23 +29,33 @@ def turn(x: Tensor, phasors: Tensor) -> Tensor:
     """
     if x.is_complex():
         return torch.complex(turn(x.real, phasors), turn(x.imag, phasors))
-    planes = torch.view_as_complex(_fourier_ready(x).unflatten(-1, (-1, 2)).contiguous())
+    planes = torch.view_as_complex(widened(x).unflatten(-1, (-1, 2)).contiguous())
     turned = planes * phasors.to(planes.dtype)
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
-def _fourier_ready(x: Tensor) -> Tensor:
-    """Half precision has no complex numbers: it is widened."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The real numbers to compute with: half precision has no complex numbers and no QR."""
+    return torch.promote_types(dtype, torch.float32)
 
 
-def phasors(turns: Tensor) -> Tensor:
-    """exp(2πi t): the same bits on every machine if t is fixed, differentiable if it is learned."""
-    if turns.requires_grad:
-        angle = 2 * torch.pi * turns
+def widened(x: Tensor) -> Tensor:
+    """The same numbers, ready to compute with."""
+    return x.to(wide(x.dtype))
+
+
+def phasors(turns: Tensor, learned: bool = False) -> Tensor:
+    """exp(2πi t): the same bits on every machine if t is derived, differentiable if it is learned.
+
+    >>> phasors(torch.tensor([0.0, 0.25]))
+    tensor([1.+0.j, 0.+1.j])
+    """
+    if learned:
+        angle = 2 * torch.pi * widened(turns)
         return torch.complex(angle.cos(), angle.sin())
     cosine, sine = keys.unit(turns.detach().double().cpu().numpy())
-    return torch.complex(torch.from_numpy(cosine), torch.from_numpy(sine)).to(turns.device)
+    exact = torch.complex(torch.from_numpy(cosine), torch.from_numpy(sine))
+    return exact.to(turns.device, wide(turns.dtype).to_complex())
 
 
 def turns(phasors: Tensor) -> Tensor:
@@ -78,7 +88,7 @@ def orthogonalise(normals: Tensor) -> Tensor:
     For a matrix of independent normals it is a uniform (Haar) draw from O(M), and the sign rule
     makes it unique, so that every implementation of QR gives the same matrix up to rounding.
     """
-    q, r = torch.linalg.qr(normals)
+    q, r = torch.linalg.qr(widened(normals))
     diagonal = r.diagonal(dim1=-2, dim2=-1)
     return q * torch.where(diagonal < 0, -1, 1).unsqueeze(-2)
 
@@ -133,7 +143,7 @@ def _hartley(x: Tensor) -> Tensor:
         return _hartley_matrix(size).to(x) @ x
     if x.is_complex():
         return torch.complex(_hartley(x.real), _hartley(x.imag))
-    spectrum = torch.fft.fft(_fourier_ready(x), dim=-2, norm="ortho")
+    spectrum = torch.fft.fft(widened(x), dim=-2, norm="ortho")
     return (spectrum.real - spectrum.imag).to(x.dtype)
 
 

@@ -14,14 +14,16 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from superpose import contexts
+from superpose import contexts, functional
 from superpose.contexts import Family
 from superpose.cost import Cost, Size, cost, size
 from superpose.errors import SuperposeError
 from superpose.nn.complex import complexify
 from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
+from superpose.nn.plain import layer_class, made_of
 from superpose.nn.selection import Selection, Tasks, active, untraced
 
 Name = int | str
@@ -173,10 +175,10 @@ class Superposed(nn.Module):
         complex_valued = self.superposition.complex_valued
         before, active.selection = active.selection, selection
         try:
-            if complex_valued:
-                inputs = tuple(map(_to_complex, inputs))
-            output = self._plain.forward(self, *inputs, **options)
-            return _to_real(output) if complex_valued else output
+            if not complex_valued:
+                return self._plain.forward(self, *inputs, **options)
+            inputs, options = tree_map(_to_complex, (inputs, options))
+            return tree_map(_to_real, self._plain.forward(self, *inputs, **options))
         finally:
             active.selection = before
 
@@ -190,7 +192,8 @@ class Superposed(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles name the plain class: the superposed one is made when needed."""
-        return _empty, (type(self)._plain, type(self)._kind), vars(self)
+        parts = (type(self)._kind, *made_of(type(self)._plain))
+        return _empty, parts, self.__getstate__()  # type: ignore[no-untyped-call]
 
 
 def superpose(
@@ -333,13 +336,15 @@ def _superposed_class(plain: Any, kind: Any) -> Any:
     return type(f"{kind.__name__}{plain.__name__}", (kind, plain), members)
 
 
-def _empty(plain: Any, kind: Any) -> Any:
-    made = _superposed_class(plain, kind)
+def _empty(kind: Any, *parts: Any) -> Any:
+    made = _superposed_class(layer_class(*parts), kind)
     return made.__new__(made)
 
 
 def _to_complex(value: Any) -> Any:
-    return value + 0j if isinstance(value, Tensor) and value.is_floating_point() else value
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return functional.widened(value) + 0j
 
 
 def _to_real(value: Any) -> Any:
@@ -366,6 +371,11 @@ def check_names(names: Sequence[Name]) -> None:
 
 
 def _check_attributes(net: nn.Module, kind: type[Superposed]) -> None:
+    if "forward" in vars(net):
+        raise SuperposeError(
+            f"{type(net).__name__} has a forward set on it, which would run instead of that of the "
+            "superposed model: remove it, or put the network inside a module of its own"
+        )
     own = [name for name in {**vars(Superposed), **vars(kind)} if not name.startswith("_")]
     taken = [name for name in own if hasattr(net, name) and not hasattr(nn.Module, name)]
     if taken:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
 
 import torch
@@ -94,7 +94,7 @@ class Context(ABC):
 
         def move(tensor: Tensor) -> Tensor:
             if tensor.is_complex():
-                return tensor.to(device, dtype.to_complex())
+                return tensor.to(device, functional.wide(dtype).to_complex())
             return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
         return self.map(move)
@@ -162,7 +162,7 @@ class Phased(Context):
 
     def with_turns(self, turns: Tensor) -> Self:
         """A context of the same kind with other phases."""
-        return type(self)(functional.phasors(turns))
+        return type(self)(functional.phasors(turns, learned=turns.requires_grad))
 
     def inverse(self) -> Context:
         """The phases negated."""
@@ -195,7 +195,8 @@ class Family(ABC):
     @property
     def complex_valued(self) -> bool:
         """Whether binding a real vector gives a complex one."""
-        return self.context(Key(0, "", 1), 2).bind(torch.zeros(2)).is_complex()
+        derived = replace(self, learnable=False) if isinstance(self, Drawn) else self  # any size
+        return derived.context(Key(0, "", 1), 2).bind(torch.zeros(2)).is_complex()
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,28 @@ def with_learning(family: Family, learnable: bool) -> Family:
 
 
 @dataclass(frozen=True)
-class ProductOf(Family):
+class Composition(Family):
+    """A family made of others; its contexts are derived, never learned."""
+
+    def __post_init__(self) -> None:
+        """Take no part that wants to be learned: nothing would train it."""
+        for field in fields(self):
+            part = getattr(self, field.name)
+            if isinstance(part, Drawn) and part.learnable:
+                raise SuperposeError(
+                    f"{type(part).__name__}(learnable=True) is part of a {type(self).__name__}, "
+                    "which has no numbers to learn: leave learnable out, or use it by itself"
+                )
+
+    def moments(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Not known in closed form."""
+        raise SuperposeError(
+            f"the crosstalk of {self} has no closed form: measure it instead of predicting it"
+        )
+
+
+@dataclass(frozen=True)
+class ProductOf(Composition):
     """C(k) = outer's C(k) times inner's C(k), each from a key of its own."""
 
     outer: Family
@@ -242,13 +264,9 @@ class ProductOf(Family):
         inner = Key(key.seed, f"{key.layer}:inner", key.task)
         return self.outer.context(outer, dim) * self.inner.context(inner, dim)
 
-    def moments(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Not known in closed form."""
-        raise no_moments(self)
-
 
 @dataclass(frozen=True)
-class PowerOf(Family):
+class PowerOf(Composition):
     """C(k) = the family's C(k) raised to a power."""
 
     family: Family
@@ -257,14 +275,3 @@ class PowerOf(Family):
     def context(self, key: Key, dim: int) -> Context:
         """A power of one context."""
         return self.family.context(key, dim) ** self.exponent
-
-    def moments(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Not known in closed form."""
-        raise no_moments(self)
-
-
-def no_moments(family: Family) -> SuperposeError:
-    """What a composition says where there is no prediction."""
-    return SuperposeError(
-        f"the crosstalk of {family} has no closed form: measure it instead of predicting it"
-    )

@@ -28,7 +28,7 @@ class Phasors(Phased):
 class _Diagonal(Drawn):
     def make(self, numbers: Tensor) -> Context:
         """diag(exp(2πi numbers))."""
-        return Phasors(functional.phasors(numbers))
+        return Phasors(functional.phasors(numbers, self.learnable))
 
     def moments(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """(0, ‖w ⊙ x‖²)."""

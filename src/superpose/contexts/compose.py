@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from superpose.contexts.base import Context, Family, Phased, no_moments
+from superpose.contexts.base import Composition, Context, Family, Phased
 from superpose.errors import SuperposeError
 from superpose.keys import Key
 
@@ -37,7 +36,7 @@ def mix(contexts: Sequence[Context], weights: Sequence[float] | None = None) -> 
 
 
 @dataclass(frozen=True)
-class LocalMix(Family):
+class LocalMix(Composition):
     """A task's phases averaged with those of the `window` tasks before and after it.
 
     Neighbouring tasks then share what they learn; over complex contexts, one per step, it is the
@@ -48,12 +47,14 @@ class LocalMix(Family):
     window: int = 1
     weights: tuple[float, ...] | None = None
 
+    def __post_init__(self) -> None:
+        """Take the weights as a list too; what has them as a tuple can be looked up."""
+        super().__post_init__()
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(self.weights))
+
     def context(self, key: Key, dim: int) -> Context:
         """exp(i · average of φ(k − window) … φ(k + window))."""
         neighbours = range(key.task - self.window, key.task + self.window + 1)
         contexts = [self.family.context(Key(key.seed, key.layer, k), dim) for k in neighbours]
         return mix(contexts, self.weights)
-
-    def moments(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Not those of independent contexts: neighbours overlap on purpose."""
-        raise no_moments(self)

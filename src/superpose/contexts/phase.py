@@ -47,7 +47,7 @@ class Phase(Drawn):
 
     def make(self, numbers: Tensor) -> Context:
         """Planes turned by the numbers."""
-        return Planes(functional.phasors(numbers))
+        return Planes(functional.phasors(numbers, self.learnable))
 
     def moments(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """(0, Σ over planes ‖w‖²‖x‖²/2)."""

@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from superpose import contexts
 from superpose.contexts import Family
-from superpose.nn.layer import MatrixLayout
+from superpose.nn.layer import MatrixLayout, derived
 from superpose.nn.linear import Linear
 from superpose.nn.selection import Selected, TaskIds
 
@@ -35,7 +34,7 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
         **options: Any,
     ) -> None:
         nn.MultiheadAttention.__init__(self, *arguments, **options)
-        chosen = contexts.family(family)
+        chosen = derived(family)
         self.superpose(nn.MultiheadAttention, layer, chosen, seed, batch_dim=0)
         self.out_proj.__class__ = Linear
         assert isinstance(self.out_proj, Linear)

@@ -21,9 +21,9 @@ class WithBase(nn.Module):
         super().__init__()
         self.base, self.change = base, change
 
-    def forward(self, *inputs: Any) -> Tensor:
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
         """The sum of both; the bias is on the side of the change."""
-        return self.base(*inputs) + self.change(*inputs)
+        return self.base(*inputs, **options) + self.change(*inputs, **options)
 
 
 def split(model: nn.Module, wanted: Callable[[str, nn.Module], bool]) -> list[str]:

@@ -16,6 +16,7 @@ from superpose.keys import Key
 from superpose.nn.conv import Conv2d
 from superpose.nn.linear import Linear
 from superpose.nn.norm import ChannelNorm
+from superpose.nn.plain import computes_as
 
 SPLIT = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
@@ -27,6 +28,7 @@ SPLIT = (
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 AS_THEY_ARE = (nn.Flatten, nn.Unflatten, nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+TENSORS = ("weight", "bias", "running_mean", "running_covariance", "num_batches_tracked")
 
 
 class Split(nn.Module):
@@ -40,9 +42,9 @@ class Split(nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Each part by itself."""
-        return torch.complex(self.function(x.real), self.function(x.imag))
+        return torch.complex(self.function(input.real), self.function(input.imag))
 
 
 class SplitReLU(Split):
@@ -59,42 +61,52 @@ class ComplexDropout(nn.Module):
         super().__init__()
         self.dropout = dropout
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """One mask for both parts."""
-        return x * self.dropout(torch.ones_like(x.real))
+        return input * self.dropout(torch.ones_like(input.real))
 
 
 class ComplexBatchNorm(nn.Module):
-    """Batch norm of complex numbers: both parts are whitened together, (B, C) or (B, C, …)."""
+    """Batch norm of complex numbers: both parts are whitened together, (B, C) or (B, C, …).
+
+    The options are those of PyTorch's batch norm; `dtype` is that of the real and imaginary part.
+    """
 
     weight: Any
     bias: Any
     running_mean: Tensor | None
     running_covariance: Tensor | None
+    num_batches_tracked: Tensor | None
 
     def __init__(
         self,
         num_features: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        half = torch.tensor([0.5**0.5, 0.5**0.5, 0.0])  # so that the whole has variance one
-        weight = half.repeat(num_features, 1)
-        bias = torch.zeros(num_features, dtype=torch.complex64)
+        real = functional.wide(dtype or torch.get_default_dtype())
+        zeros = torch.zeros(num_features, dtype=real.to_complex(), device=device)
+        halves = torch.tensor([0.5, 0.5, 0.0], dtype=real, device=device).repeat(num_features, 1)
+        weight, shift = halves.sqrt(), zeros.clone()  # so that the whole has variance one
         self.register_parameter("weight", nn.Parameter(weight) if affine else None)
-        self.register_parameter("bias", nn.Parameter(bias) if affine else None)
-        mean = torch.zeros(num_features, dtype=torch.complex64)
-        covariance = torch.tensor([0.5, 0.5, 0.0]).repeat(num_features, 1)
-        self.register_buffer("running_mean", mean if track_running_stats else None)
-        self.register_buffer("running_covariance", covariance if track_running_stats else None)
+        self.register_parameter("bias", nn.Parameter(shift) if affine and bias else None)
+        tracked, averaged = track_running_stats, track_running_stats and momentum is None
+        count = torch.tensor(0, device=device)
+        self.register_buffer("running_mean", zeros if tracked else None)
+        self.register_buffer("running_covariance", halves if tracked else None)
+        self.register_buffer("num_batches_tracked", count if averaged else None)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalise by the batch when training or when nothing was tracked."""
-        return self.normalise(x, self.weight, self.bias, self.running_mean, self.running_covariance)
+        return self.normalise(input, *(getattr(self, name) for name in TENSORS))
 
     def normalise(
         self,
@@ -103,29 +115,34 @@ class ComplexBatchNorm(nn.Module):
         bias: Tensor | None,
         mean: Tensor | None,
         covariance: Tensor | None,
+        count: Tensor | None,
     ) -> Tensor:
-        """The same with other tensors; running statistics are updated in place."""
+        """The same with other tensors; running statistics are updated in place.
+
+        With a count of the batches they are the average over all of them.
+        """
         if not self.training and mean is not None and covariance is not None:
             return functional.complex_batch_norm(x, mean, covariance, weight, bias)
         batch_mean, batch_covariance = functional.complex_statistics(x, self.eps)
         if mean is not None and covariance is not None:
             with torch.no_grad():
-                mean.lerp_(batch_mean.to(mean.dtype), torch.tensor(self.momentum + 0j))
-                covariance.lerp_(batch_covariance, self.momentum)
+                new: Any = self.momentum if count is None else 1 / float(count.add_(1))
+                mean.lerp_(batch_mean.to(mean.dtype), mean.new_tensor(new))
+                covariance.lerp_(batch_covariance.to(covariance.dtype), new)
         return functional.complex_batch_norm(x, batch_mean, batch_covariance, weight, bias)
 
 
 class SuperposedComplexBatchNorm(ChannelNorm, ComplexBatchNorm):
     """Complex batch norm for each task."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
-        own = self.own(selected, "weight", "bias", "running_mean", "running_covariance")
+        own = self.own(selected, *TENSORS)
         if rows is not None:
-            self.check_rows(x, rows)
+            self.check_rows(input, rows)
             self.check_statistics(self.training or own[2] is None)
-        return self.normalise(x, *own)
+        return self.normalise(input, *own)
 
 
 class ComplexLinear(Linear):
@@ -158,10 +175,10 @@ def make_complex(layer: Any, seed: int, name: str) -> None:
     turns = torch.from_numpy(keys.phases(Key(seed, f"{name}.weight:initial", 0), weight.numel()))
     turned = weight.abs() * functional.phasors(turns).view(weight.shape).to(weight.device)
     trained = layer.weight.requires_grad
-    layer.weight = nn.Parameter(turned.to(weight.dtype.to_complex()), trained)
+    dtype = functional.wide(weight.dtype).to_complex()
+    layer.weight = nn.Parameter(turned.to(dtype), trained)
     if layer.bias is not None:
-        bias = layer.bias.detach()
-        layer.bias = nn.Parameter(bias.to(bias.dtype.to_complex()), layer.bias.requires_grad)
+        layer.bias = nn.Parameter(layer.bias.detach().to(dtype), layer.bias.requires_grad)
 
 
 def complexify(
@@ -170,7 +187,9 @@ def complexify(
     """The complex-valued network of a real architecture; modules are changed in place."""
     done = {} if done is None else done
     if module not in done:
-        done[module] = _complex_module(module, seed, name, done)
+        done[module] = made = _complex_module(module, seed, name, done)
+        if made is not module:
+            made.train(module.training)
     return done[module]
 
 
@@ -181,15 +200,9 @@ def _complex_module(
         return Split(module)
     if isinstance(module, nn.Dropout):
         return ComplexDropout(module)
-    if isinstance(module, NORMS):
-        return ComplexBatchNorm(
-            module.num_features,
-            module.eps,
-            module.momentum or 0.1,
-            module.affine,
-            module.track_running_stats,
-        )
-    if isinstance(module, WEIGHTED):
+    if _is_one_of(NORMS, module):
+        return _complex_norm(module)
+    if _is_one_of(WEIGHTED, module):
         make_complex(module, seed, name)
         return module
     unknown_torch = type(module).__module__.startswith("torch.nn")
@@ -199,7 +212,29 @@ def _complex_module(
             f"{type(module).__name__} {name!r} has no complex-valued form here: use the family "
             "'phase', which is complex superposition for a real network"
         )
-    for child_name, child in list(module.named_children()):
-        full = f"{name}.{child_name}" if name else child_name
-        setattr(module, child_name, complexify(child, seed, full, done))
+    for child_name, child in module._modules.items():  # a child with two names has both
+        if child is not None:
+            full = f"{name}.{child_name}" if name else child_name
+            setattr(module, child_name, complexify(child, seed, full, done))
     return module
+
+
+def _is_one_of(kinds: tuple[type[nn.Module], ...], module: nn.Module) -> bool:
+    return any(isinstance(module, kind) and computes_as(module, kind) for kind in kinds)
+
+
+def _complex_norm(module: Any) -> ComplexBatchNorm:
+    like = module.weight if module.affine else module.running_mean
+    norm = ComplexBatchNorm(
+        module.num_features,
+        module.eps,
+        module.momentum,
+        module.affine,
+        module.track_running_stats,
+        getattr(like, "device", None),
+        getattr(like, "dtype", None),
+        bias=module.bias is not None,
+    )
+    for name, parameter in norm.named_parameters():
+        parameter.requires_grad_(getattr(module, name).requires_grad)
+    return norm

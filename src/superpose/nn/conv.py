@@ -12,6 +12,8 @@ from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, standalone
 from superpose.nn.selection import TaskIds
 
+Size = list[int] | None  # of the output that is wanted
+
 
 class ConvLayer(Layer):
     """Binds the kernel, one context entry per (input channel, kernel position), as the paper does.
@@ -64,13 +66,13 @@ class ConvLayer(Layer):
         return self.from_blocks(blocks)
 
     def convolve(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *extra: Any
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, size: Size
     ) -> Tensor:
         """The plain convolution with another kernel, bias and number of groups."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, *extra: Any, task: TaskIds | None = None) -> Tensor:
-        """(W C(k)) ∗ x + b; `extra` is a transposed convolution's output size."""
+    def superposed(self, x: Tensor, task: TaskIds | None, size: Size = None) -> Tensor:
+        """(W C(k)) ∗ x + b; `size` is that of a transposed convolution's output."""
         selected, rows = self.selected(task)
         x = functional.complex_like(x, self.weight)
         weight = selected.private.get("weight", self.weight)
@@ -87,13 +89,13 @@ class ConvLayer(Layer):
             weight = self.bind_kernel(context, weight, rows)
         bias = selected.private.get("bias", self.bias)
         if rows is None:
-            return self.convolve(x, weight, bias, self.groups, *extra)
+            return self.convolve(x, weight, bias, self.groups, size)
         if weight.ndim == self.weight.ndim:
-            y = self.convolve(x, weight, None, self.groups, *extra)
+            y = self.convolve(x, weight, None, self.groups, size)
         else:  # a kernel for each row
             side_by_side = x.flatten(0, 1).unsqueeze(0)
             groups = rows * self.groups
-            y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, *extra)
+            y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, size)
             y = y.view(rows, -1, *y.shape[2:])
         return y if bias is None else y + bias.view(-1, self.out_channels, *[1] * spatial)
 
@@ -130,8 +132,12 @@ class ForwardConv(ConvLayer):
         """Groups join the outputs again."""
         return blocks.flatten(-4, -3).unflatten(-1, self.kernel_size)
 
+    def forward(self, input: Tensor, task: TaskIds | None = None) -> Tensor:
+        """The convolution, and the argument's name, of PyTorch's layer."""
+        return self.superposed(input, task)
+
     def convolve(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *extra: Any
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, size: Size
     ) -> Tensor:
         """With the layer's padding mode, stride and dilation."""
         padding: Any = self.padding
@@ -154,13 +160,19 @@ class TransposedConv(ConvLayer):
         """Inputs come first again, and groups join them."""
         return blocks.transpose(-3, -2).flatten(-4, -3).unflatten(-1, self.kernel_size)
 
+    def forward(
+        self, input: Tensor, output_size: Size = None, task: TaskIds | None = None
+    ) -> Tensor:
+        """The convolution, and the arguments' names, of PyTorch's layer."""
+        return self.superposed(input, task, output_size)
+
     def convolve(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *extra: Any
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, size: Size
     ) -> Tensor:
         """With the layer's stride, padding and dilation, and the output size wanted."""
         padding: Any = self._output_padding(
             x,
-            extra[0] if extra else None,
+            size,
             self.stride,
             self.padding,
             self.kernel_size,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ from superpose.nn.norm import (
     RMSNorm,
     SyncBatchNorm,
 )
+from superpose.nn.plain import computes_as, layer_class
 from superpose.nn.recurrent import GRU, LSTM, RNN
 
 WEIGHTED: dict[type[nn.Module], type[Layer]] = {
@@ -114,9 +116,12 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
         if any(_inside(name, outer) for outer in skip):
             continue
         entire = any(_inside(name, outer) for outer in conversion.private_layers)
-        bound = _superposed_form(module, WEIGHTED) or _transposed_form(module)
-        kind = bound or _superposed_form(module, NORMS | TABLES if entire else NORMS)
+        bound = _superposed_form(name, module, WEIGHTED | _transposed(module))
+        norms = NORMS | TABLES if entire else NORMS
+        kind = bound or _superposed_form(name, module, norms)
         if kind is None:
+            if isinstance(module, nn.MultiheadAttention):
+                skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
             if entire and next(module.parameters(recurse=False), None) is not None:
                 raise SuperposeError(
                     f"private_layers: {name!r} is a {type(module).__name__}, which cannot be "
@@ -142,7 +147,8 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
     if not superposed:
         raise SuperposeError(
             f"{type(model).__name__} has no layer to superpose: it needs at least one linear, "
-            "convolution, attention or recurrent layer that is not in skip or private_layers"
+            "convolution, attention or recurrent layer that is not in skip or private_layers, and "
+            "that was not customised"
         )
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
@@ -186,13 +192,13 @@ def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
 def _takes_base(outside: Iterable[str], name: str, module: nn.Module) -> bool:
     if any(_inside(name, outer) for outer in outside):
         return False
-    kind = _superposed_form(module, WEIGHTED)
-    if kind in (MultiheadAttention, RNN, LSTM, GRU):
+    kind = _superposed_form(name, module, WEIGHTED | _transposed(module))
+    if kind is not None and issubclass(kind, (MultiheadAttention, RNN, LSTM, GRU)):
         raise SuperposeError(
             f"{type(module).__name__} {name!r} is not one linear map, so it cannot keep a base: "
             "name it in private_layers or in skip"
         )
-    return kind is not None or _transposed_form(module) is not None
+    return kind is not None
 
 
 def _inside(name: str, outer: str) -> bool:
@@ -200,25 +206,38 @@ def _inside(name: str, outer: str) -> bool:
 
 
 def _superposed_form(
-    module: nn.Module, forms: dict[type[nn.Module], type[Layer]]
+    layer: str, module: nn.Module, forms: dict[type[nn.Module], type[Layer]]
 ) -> type[Layer] | None:
-    """A subclass is converted only if it computes what its parent does."""
-    for plain, superposed in forms.items():
-        if isinstance(module, plain) and type(module).forward is plain.forward:
-            return superposed
+    """A layer that was customised is converted only if it computes what PyTorch's does."""
+    own: Any = type(module)
+    kind: Any
+    for plain, kind in forms.items():
+        if isinstance(module, plain) and computes_as(module, plain):
+            _check_names(layer, module, plain, kind)
+            return layer_class(kind, own)
     return None
 
 
-def _transposed_form(module: nn.Module) -> type[Layer] | None:
-    kind: Any = type(module)
-    if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers."):
-        return _transposed_class(kind)
-    return None
+def _transposed(module: nn.Module) -> dict[type[nn.Module], type[Layer]]:
+    """GPT-2's linear layer, known by its name: `transformers` need not be installed."""
+    kinds = [kind for kind in type(module).__mro__ if kind.__name__ == "Conv1D"]
+    return {k: TransposedLinear for k in kinds if k.__module__.startswith("transformers.")}
 
 
-@functools.cache
-def _transposed_class(plain: Any) -> Any:
-    return type(plain.__name__, (TransposedLinear, plain), {})
+def _check_names(layer: str, module: nn.Module, plain: type, kind: type[Layer]) -> None:
+    """What a layer gets must not hide what it has."""
+
+    def names(classes: Iterable[type]) -> set[str]:
+        return {n for one in classes for n in (*vars(one), *inspect.get_annotations(one))}
+
+    own = names(one for one in kind.__mro__ if issubclass(one, Layer))
+    own -= names(plain.__mro__) | set(module._parameters)
+    for name in sorted(own):
+        if hasattr(module, name) and not name.startswith("__"):
+            raise SuperposeError(
+                f"{type(module).__name__} {layer!r} already has {name!r}, which a superposed layer "
+                "needs: rename it, or name the layer in skip"
+            )
 
 
 def _check_initialised(name: str, module: nn.Module) -> None:

@@ -124,6 +124,13 @@ class Layer(nn.Module):
     batch_dim: int | None
     pairing: Pairing | None
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        name = type(self).__name__
+        raise SuperposeError(
+            f"{name} has tensors for each task, which only a superposed model knows: superpose() a "
+            f"network that has an nn.{name} in it"
+        )
+
     def bound(self) -> dict[str, tuple[int, int]]:
         """For each weight that can be bound: its number of inputs, and of groups."""
         raise NotImplementedError
@@ -327,6 +334,17 @@ class MatrixLayout(Layer):
         return matrix
 
 
+def derived(family: str | Family) -> Family:
+    """The family of a layer used by itself, which knows no tasks to learn a context for."""
+    chosen = contexts.family(family)
+    if isinstance(chosen, Drawn) and chosen.learnable:
+        raise SuperposeError(
+            f"{type(chosen).__name__}(learnable=True) is learned for each task, which only a "
+            "superposed model knows: superpose() a network, or leave learnable out"
+        )
+    return chosen
+
+
 def standalone(plain: type[nn.Module], **defaults: Any) -> Any:
     """The constructor of a layer used by itself: the plain layer's arguments, then its key's.
 
@@ -344,6 +362,6 @@ def standalone(plain: type[nn.Module], **defaults: Any) -> Any:
         own = {name: options.pop(name, default) for name, default in defaults.items()}
         plain.__init__(self, *arguments, **options)
         vars(self).update(own)
-        self.superpose(plain, layer, contexts.family(family), seed)
+        self.superpose(plain, layer, derived(family), seed)
 
     return __init__

@@ -22,7 +22,7 @@ class LinearLayer(Layer):
         """One weight, of all the inputs."""
         return {"weight": (self.to_matrix(self.weight).shape[-1], 1)}
 
-    def forward(self, x: Tensor, task: TaskIds | None = None) -> Tensor:
+    def superposed(self, x: Tensor, task: TaskIds | None) -> Tensor:
         """W C(k) x + b; `task` is for a layer used by itself, outside a superposed model."""
         selected, rows = self.selected(task)
         weight = self.to_matrix(selected.private.get("weight", self.weight))
@@ -48,6 +48,10 @@ class Linear(LinearLayer, MatrixLayout, nn.Linear):
 
     __init__ = standalone(nn.Linear)
 
+    def forward(self, input: Tensor, task: TaskIds | None = None) -> Tensor:
+        """The product, and the argument's name, of PyTorch's layer."""
+        return self.superposed(input, task)
+
 
 class TransposedLinear(LinearLayer):
     """A linear layer that keeps its weight as (inputs, outputs), as GPT-2's `Conv1D` does."""
@@ -60,6 +64,10 @@ class TransposedLinear(LinearLayer):
         """The matrix transposed."""
         return matrix.mT
 
+    def forward(self, x: Tensor, task: TaskIds | None = None) -> Tensor:
+        """The product, and the argument's name, of GPT-2's layer."""
+        return self.superposed(x, task)
+
 
 class Embedding(Layer, nn.Embedding):
     """A table that every task has for itself: a look-up has no input that could be bound."""
@@ -68,11 +76,11 @@ class Embedding(Layer, nn.Embedding):
         """No weight."""
         return {}
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The task's entries of the table."""
         selected, rows = self.selected()
         if rows is None:
-            return self.plain_class.forward(self.plain_with(selected), ids)
+            return self.plain_class.forward(self.plain_with(selected), input)
         if self.max_norm is not None:
             raise SuperposeError(
                 f"layer {self.layer!r} shortens the entries of its table in place "
@@ -80,11 +88,11 @@ class Embedding(Layer, nn.Embedding):
                 "per task instead"
             )
         dim = self.batch_dim or 0
-        if ids.ndim > 1 and ids.shape[dim] == 1:  # positions, looked up once for all rows
-            ids = ids.repeat_interleave(rows, dim)
-        front = ids.movedim(self.rows_at(ids.unsqueeze(-1), rows), 0)
-        offset = torch.arange(rows, device=ids.device) * self.num_embeddings
-        flat = front + offset.view([rows] + [1] * (ids.ndim - 1))
+        if input.ndim > 1 and input.shape[dim] == 1:  # positions, looked up once for all rows
+            input = input.repeat_interleave(rows, dim)
+        front = input.movedim(self.rows_at(input.unsqueeze(-1), rows), 0)
+        offset = torch.arange(rows, device=input.device) * self.num_embeddings
+        flat = front + offset.view([rows] + [1] * (input.ndim - 1))
         tables = selected.private["weight"].flatten(0, 1)
         y = F.embedding(flat, tables, scale_grad_by_freq=self.scale_grad_by_freq)
         if self.padding_idx is not None:  # its entry is looked up and never learned

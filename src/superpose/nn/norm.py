@@ -62,18 +62,18 @@ class ChannelNorm(NormLayer):
 class BatchNorm(ChannelNorm, nn.modules.batchnorm._BatchNorm):
     """Batch norm; rows of different tasks need running statistics, and evaluation mode."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
         if rows is None:
-            return self.plain_class.forward(self.plain_with(selected), x)
-        self._check_input_dim(x)  # type: ignore[no-untyped-call]
-        self.check_rows(x, rows)
+            return self.plain_class.forward(self.plain_with(selected), input)
+        self._check_input_dim(input)  # type: ignore[no-untyped-call]
+        self.check_rows(input, rows)
         weight, bias, mean, variance = self.own(selected, *AFFINE, *STATISTICS)
         self.check_statistics(self.training or mean is None)
         assert mean is not None
         assert variance is not None
-        return self.scale(self.standardise(x, mean, variance, self.eps), weight, bias)
+        return self.scale(self.standardise(input, mean, variance, self.eps), weight, bias)
 
 
 class BatchNorm1d(BatchNorm, nn.BatchNorm1d):
@@ -95,31 +95,31 @@ class SyncBatchNorm(BatchNorm, nn.SyncBatchNorm):
 class GroupNorm(ChannelNorm, nn.GroupNorm):
     """`nn.GroupNorm` for each task."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
         weight, bias = self.own(selected, *AFFINE)
         if rows is None:
-            return F.group_norm(x, self.num_groups, weight, bias, self.eps)
-        self.check_rows(x, rows)
-        return self.scale(F.group_norm(x, self.num_groups, eps=self.eps), weight, bias)
+            return F.group_norm(input, self.num_groups, weight, bias, self.eps)
+        self.check_rows(input, rows)
+        return self.scale(F.group_norm(input, self.num_groups, eps=self.eps), weight, bias)
 
 
 class InstanceNorm(ChannelNorm, nn.modules.instancenorm._InstanceNorm):
     """Instance norm; rows of different tasks need evaluation mode if statistics are tracked."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
         if rows is None:
-            return self.plain_class.forward(self.plain_with(selected), x)
-        self._check_input_dim(x)  # type: ignore[no-untyped-call]
-        self.check_rows(x, rows)
+            return self.plain_class.forward(self.plain_with(selected), input)
+        self._check_input_dim(input)  # type: ignore[no-untyped-call]
+        self.check_rows(input, rows)
         weight, bias, mean, variance = self.own(selected, *AFFINE, *STATISTICS)
         if mean is None or variance is None:
-            return self.scale(F.instance_norm(x, eps=self.eps), weight, bias)
+            return self.scale(F.instance_norm(input, eps=self.eps), weight, bias)
         self.check_statistics(self.training)
-        return self.scale(self.standardise(x, mean, variance, self.eps), weight, bias)
+        return self.scale(self.standardise(input, mean, variance, self.eps), weight, bias)
 
 
 class InstanceNorm1d(InstanceNorm, nn.InstanceNorm1d):
@@ -144,7 +144,7 @@ class LastDimNorm(NormLayer):
         """The plain layer with other tensors."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor) -> Tensor:
+    def superposed(self, x: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
         weight, bias = self.own(selected, *AFFINE)
@@ -160,6 +160,10 @@ class LastDimNorm(NormLayer):
 class LayerNorm(LastDimNorm, nn.LayerNorm):
     """`nn.LayerNorm` for each task."""
 
+    def forward(self, input: Tensor) -> Tensor:
+        """PyTorch names the argument so."""
+        return self.superposed(input)
+
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """(x − mean) / deviation ⊙ weight + bias."""
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
@@ -167,6 +171,10 @@ class LayerNorm(LastDimNorm, nn.LayerNorm):
 
 class RMSNorm(LastDimNorm, nn.RMSNorm):
     """`nn.RMSNorm` for each task."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """PyTorch names the argument so."""
+        return self.superposed(x)
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """X / root mean square ⊙ weight."""

@@ -43,20 +43,20 @@ class SequenceLayer(RecurrentLayer):
     """
 
     def forward(
-        self, x: Tensor | PackedSequence, hx: Any = None, task: TaskIds | None = None
+        self, input: Tensor | PackedSequence, hx: Any = None, task: TaskIds | None = None
     ) -> tuple[Any, Any]:
         """Outputs and last state, in the shapes of the plain layer."""
         selected, rows = self.selected(task)
         if rows is None:
             plain = self.plain_with(selected)
             plain._flat_weights = [getattr(plain, name) for name in self._flat_weights_names]
-            return self.plain_class.forward(plain, x, hx)
-        if isinstance(x, PackedSequence) or x.ndim != 3:
+            return self.plain_class.forward(plain, input, hx)
+        if isinstance(input, PackedSequence) or input.ndim != 3:
             raise SuperposeError(
                 f"layer {self.layer!r} takes one task per row for a padded batch of sequences "
                 "only: run a packed or single sequence once per task"
             )
-        steps = x if self.batch_first else x.transpose(0, 1)
+        steps = input if self.batch_first else input.transpose(0, 1)
         self.rows_at(steps, rows)
         outputs, state = self._by_row(selected, steps, hx, rows)
         return outputs if self.batch_first else outputs.transpose(0, 1), state

@@ -1,0 +1,52 @@
+"""What a layer was before: whether PyTorch computes it, and a class that is still all it was."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+COMPUTES = ("forward", "_conv_forward")
+
+
+def computes_as(module: nn.Module, plain: type[nn.Module]) -> bool:
+    """Whether a module computes what PyTorch's `plain` does, from weights of its own.
+
+    It does not if a subclass has methods of its own for that, if they were set on the module
+    itself, or if its weights are made from other tensors (parametrised, pruned).
+    """
+    own = type(module)
+    same = all(getattr(own, name, None) is getattr(plain, name, None) for name in COMPUTES)
+    attributes = vars(module)
+    replaced = any(name in attributes for name in COMPUTES)
+    made = any(
+        isinstance(value, Tensor) and ("weight" in name or "bias" in name)
+        for name, value in attributes.items()
+    )
+    return same and not replaced and not made and not is_parametrized(module)
+
+
+@functools.cache
+def layer_class(kind: Any, plain: Any) -> Any:
+    """The class of a layer that is of this kind, and a `plain` in all that the kind leaves open."""
+    if issubclass(kind, plain):
+        return kind
+    members = {"_made_of": (kind, plain), "__reduce__": _reduce}
+    return type(plain.__name__, (kind, plain), members)
+
+
+def made_of(made: Any) -> tuple[Any, Any]:
+    """What `layer_class` made a class of: pickles name that, because they cannot name the class."""
+    parts: tuple[Any, Any] = vars(made).get("_made_of", (made, made))
+    return parts
+
+
+def _reduce(layer: Any) -> tuple[Any, ...]:
+    return _empty, made_of(type(layer)), layer.__getstate__()
+
+
+def _empty(kind: Any, plain: Any) -> Any:
+    made = layer_class(kind, plain)
+    return made.__new__(made)
