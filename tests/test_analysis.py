@@ -181,6 +181,8 @@ def test_the_spectrum_tells_the_rank():
         ({"tasks": 0}, "tasks=0: plan for at least one"),
         ({"tasks": 2, "method": "delta"}, "a plan is for 'solve' or 'sum'"),
         ({"tasks": 2, "noise": 0}, "noise=0: the share of noise"),
+        ({"tasks": 2, "rank": 0}, "rank=0: inputs fill at least one"),
+        ({"tasks": 2, "inputs": torch.ones(4, 7)}, "fails on the inputs that it was given: mat1"),
         ({"tasks": 2, "family": "best"}, "unknown family"),
         ({"tasks": 2, "family": "identity"}, "'identity' cannot tell models apart"),
     ],

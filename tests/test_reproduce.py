@@ -147,6 +147,23 @@ def test_a_run_that_ended_in_a_killed_process_is_settled_later(tmp_path: Path) -
     assert (stopped / "checkpoint.pt").exists()
 
 
+def test_runs_of_a_users_own_are_left_alone(tmp_path: Path) -> None:
+    wanted = ITEMS["fig-size"].wanted("smoke")[0]
+    root = produce.runs_root(tmp_path, "smoke")
+    mine, same = root / "mine", root / "again"
+    for path, about in ((mine, {}), (same, {"experiment": "permuting-mnist"})):
+        path.mkdir(parents=True)
+        (path / "config.json").write_text(json.dumps({"about": about, "command": "mine"}))
+        for name in ("checkpoint.pt", "metrics.jsonl", "result.json"):
+            (path / name).write_text("{}")
+    before = {path: path.read_bytes() for path in root.rglob("*.*")}
+    produce.train_missing(
+        ["fig-size"], "smoke", tmp_path, only=[wanted.folder], display=lambda labels: Quiet()
+    )
+    assert {path: path.read_bytes() for path in before} == before
+    assert runs.adopt(mine, tmp_path / "elsewhere") == []
+
+
 def test_runs_side_by_side_are_settled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_turn(jobs: list[Job], at_once: int, display: Quiet, keep_going: bool) -> None:
         assert at_once == 2

@@ -538,6 +538,8 @@ def spoiled(value):
         ({"a": mlp()}, {"calibration": {"a": torch.zeros(0, 12)}}, r"of \[0\] rows"),
         ({"a": mlp()}, {"calibration": {"a": torch.full((4, 12), torch.nan)}}, "not finite"),
         ({"a": mlp()}, {"method": "sum", "finetune": 5}, "finetune=5 is for method 'solve'"),
+        ({"a": mlp()}, {"finetune": -1}, "finetune=-1: it is a number of steps"),
+        ({"a": mlp()}, {"calibration": {"a": torch.ones(4, 7)}}, "fails on the inputs .* mat1"),
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"calibration": {"a": torch.ones(2, 3, 4)}},
          "LSTM '0' is not one linear map, .*: name it in private_layers"),
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"method": "delta"}, "cannot keep a base"),

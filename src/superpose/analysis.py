@@ -434,6 +434,8 @@ def plan(
         raise SuperposeError(f"tasks={tasks}: plan for at least one")
     if method not in METHODS or method == "delta":
         raise SuperposeError(f"method={method!r}: a plan is for 'solve' or 'sum'")
+    if rank is not None and rank < 1:
+        raise SuperposeError(f"rank={rank}: inputs fill at least one direction")
     if not 0 < noise < 1:
         raise SuperposeError(f"noise={noise}: the share of noise wanted is between 0 and 1")
     chosen = contexts.family(family)

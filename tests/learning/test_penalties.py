@@ -1,11 +1,24 @@
 """EWC and SI on problems whose answers are known in closed form."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from learning.problems import make_stream
 from torch import nn
 
 from superpose.errors import SuperposeError
-from superpose.learning import EWC, SI, OnlineEWC, Penalty, Quadratic, fisher
+from superpose.learning import (
+    EWC,
+    SI,
+    OnlineEWC,
+    Penalty,
+    Quadratic,
+    Quiet,
+    fisher,
+    method,
+    train,
+)
 
 
 class Known(EWC):
@@ -110,6 +123,26 @@ def test_fisher_of_softmax_regression_is_the_closed_form():
     torch.testing.assert_close(half, expected, rtol=0.15, atol=0)
 
 
+def test_a_network_that_normalises_by_the_batch_is_asked_in_batches():
+    def learned(norm):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Linear(8, 16), norm, nn.ReLU(), nn.Linear(16, 2))
+        seen = []
+
+        class Asks(EWC):
+            def after_task(self, logits, generator):
+                super().after_task((seen.append(len(one)) or one for one in logits), generator)
+
+        told = replace(method("standard"), penalty=Asks(samples=32))
+        train(net, make_stream(tasks=2, period=5), told, display=Quiet())
+        return seen
+
+    assert learned(nn.BatchNorm1d(16)) == [1] * 32
+    assert learned(nn.Identity()) == [1] * 32
+    assert learned(nn.BatchNorm1d(16, track_running_stats=False)) == [16, 16]
+
+
 def test_fisher_squares_rows_and_not_their_mean():
     """Two rows that pull apart have a mean gradient of nothing, and information all the same."""
     net = nn.Linear(1, 2, bias=False)
@@ -167,9 +200,9 @@ def test_si_shares_the_loss_out_to_each_parameter_of_a_separable_problem():
             theta -= 4e-3 * theta.grad
         penalty.after_step()
     penalty.after_task([], generator())
-    # Each fell by curvature/2 while it went from 1 to 0; Ω = fell / (1² + ξ).
+    # Each fell by curvature/2 while it went from 1 to 0; Ω = fell / (1² + ξ), the precision is 2 Ω.
     expected = curvature / 2 / 1.1
-    torch.testing.assert_close(penalty.tensors["precision"][0], expected, rtol=2e-2, atol=1e-9)
+    torch.testing.assert_close(penalty.tensors["precision"][0], 2 * expected, rtol=2e-2, atol=1e-9)
     torch.testing.assert_close(penalty.tensors["centre"][0], theta.detach())
     with torch.no_grad():
         theta.fill_(2)
@@ -184,7 +217,7 @@ def test_si_reads_the_gradient_of_the_data_alone():
     theta = nn.Parameter(torch.ones(2))
     penalty = SI(strength=10.0)
     penalty.begin(nn.ParameterList([theta]))
-    penalty.tensors["precision"][0].fill_(1.0)
+    penalty.tensors["precision"][0].fill_(2.0)
     penalty.active = True
     theta.grad = torch.tensor([0.5, -0.5])
     penalty.after_backward()
@@ -205,7 +238,8 @@ def test_a_parameter_that_raised_the_loss_is_not_pushed_away():
         theta += 1.0
     penalty.after_step()
     penalty.after_task([], generator())
-    assert penalty.tensors["precision"][0].tolist() == [0.0, pytest.approx(1 / 1.1)]
+    assert penalty.tensors["precision"][0].tolist() == [0.0, pytest.approx(2 / 1.1)]
+    assert (penalty.strength, penalty.describe()["strength"]) == (3.0, 3.0)
 
 
 @pytest.mark.parametrize("make", [EWC, OnlineEWC, SI])

@@ -88,6 +88,41 @@ def test_a_finished_run_is_told_again_with_its_model(tmp_path):
     assert contents(tmp_path) == before
 
 
+def test_a_finished_run_without_its_model_is_left_as_it_is(tmp_path):
+    learn(tmp_path)
+    (tmp_path / "checkpoint.pt").unlink()
+    before = contents(tmp_path)
+    with pytest.raises(SuperposeError, match="holds a run that has ended, without its trained"):
+        learn(tmp_path)
+    assert contents(tmp_path) == before
+
+
+class Mine:
+    """A stream with no more than what the loop needs."""
+
+    tasks = contexts = 2
+
+    def __init__(self):
+        self.inner = make_stream(tasks=2, period=20)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getattr__(self, name):
+        if name not in ("task_at", "batch", "test"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def test_a_stream_of_ones_own_is_resumed(tmp_path):
+    with pytest.raises(Interrupted):
+        train(make_net(), Mine(), out=tmp_path, display=Quiet(), stop=stop_after(30))
+    resumed = train(make_net(), Mine(), out=tmp_path, display=Quiet(), resume=True)
+    assert resumed.result == train(make_net(), Mine(), display=Quiet()).result
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["stream"] == {"stream": "Mine", "steps": 40, "tasks": 2, "contexts": 2}
+
+
 def test_a_directory_in_use_is_not_taken_by_accident(tmp_path):
     learn(tmp_path)
     with pytest.raises(SuperposeError, match=r"holds a run already: add --resume"):

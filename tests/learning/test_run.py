@@ -2,6 +2,7 @@
 
 import io
 import json
+import multiprocessing
 import os
 import shlex
 import signal
@@ -189,9 +190,18 @@ def test_icifar_has_the_papers_network(method):
 @pytest.mark.parametrize(
     ("experiment", "given", "message"),
     [
-        ("permuting-mnist", {"method": "fast"}, "permuting tasks do not come again"),
+        ("permuting-mnist", {"method": "fast"}, "tasks of permuting-mnist do not come again"),
+        ("icifar", {"method": "fast-localmix"}, "tasks of icifar do not come again"),
+        ("rotating-mnist", {"method": "si"}, "si holds what earlier tasks learned, and rotating"),
+        ("rotating-mnist", {"method": "binary+ewc"}, "ewc holds what earlier tasks learned"),
+        ("permuting-mnist", {"method": "binary+"}, "unknown method 'binary\\+'"),
+        ("permuting-mnist", {"units": 0}, "units=0: it is at least 1"),
+        ("permuting-mnist", {"hidden": -1}, "hidden=-1: it is at least 1"),
+        ("permuting-mnist", {"threads": 0}, "threads=0: it is at least 1"),
+        ("icifar", {"width": 0}, "width=0: it is at least 1"),
+        ("icifar", {"tasks": 0}, "tasks=0: it is at least 1"),
         ("rotating-mnist", {"tasks": 2}, "a rotating stream is one task"),
-        ("permuting-mnist", {"tasks": 0}, "tasks must be at least 1"),
+        ("permuting-mnist", {"tasks": 0}, "tasks=0: it is at least 1"),
         ("permuting-mnist", {"method": "standard", "learnable": True}, "no numbers to learn"),
     ],
 )
@@ -307,6 +317,36 @@ def test_the_demo_says_which_data_it_uses(monkeypatch):
     assert "mnist could not be fetched" in sentence
     monkeypatch.setattr(demo, "load", lambda name, data_dir: None)
     assert demo.choose_dataset(None)[0] == "mnist"
+
+
+def test_a_demo_without_matplotlib_says_so_before_it_learns(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit):
+        main(["demo", "--dataset", "digits", "--tasks", "2", "--out", str(tmp_path / "demo")])
+    assert "figures need matplotlib" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
+
+
+def test_several_seeds_do_not_take_the_place_of_one(tmp_path, capsys):
+    main(["run", "permuting-mnist", *SMALL, "--out", str(tmp_path), "--quiet"])
+    before = (tmp_path / "result.json").read_bytes()
+    with pytest.raises(SystemExit):
+        main(["run", "permuting-mnist", *SMALL, "--seeds", "2", "--out", str(tmp_path), "--quiet"])
+    assert "holds the run of one seed" in capsys.readouterr().err
+    assert (tmp_path / "result.json").read_bytes() == before
+
+
+def test_a_worker_that_is_killed_is_told(tmp_path):
+    class Kills(Quiet):
+        def show(self, progress):
+            for child in multiprocessing.active_children():
+                child.kill()
+
+    long = settings(tasks=2, steps=10**5, evaluate_every=5)
+    with pytest.raises(SuperposeError, match=r"was killed, .* go on with --resume"):
+        side_by_side([Job(long, tmp_path / "a", "a")], 1, Kills())
+    with pytest.raises(SuperposeError, match="jobs=0: it is at least 1"):
+        side_by_side([Job(long, tmp_path / "b", "b")], 0, Quiet())
 
 
 def test_ctrl_c_pressed_twice_stops_runs_side_by_side(tmp_path):

@@ -42,6 +42,8 @@ class Bench:
 
         if self.rounds < 1 or self.threads < 1:
             raise SuperposeError("--rounds and --threads are at least 1")
+        if self.out:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
         result = self._measure()
         if self.out:
             write(self.out, (json.dumps(result, indent=1) + "\n").encode())
@@ -64,7 +66,8 @@ class Bench:
             raise SuperposeError(f"--device {self.device}: {error}") from error
         console = Console(stderr=self.json, quiet=self.json)
         shown = Table("what", "against", "goal", "ratio", "spread", "ms")
-        synchronise = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+        kinds = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}
+        synchronise = kinds.get(device.type, lambda: None)
         rows = []
         with console.status("measuring"):
             for comparison in bench.comparisons(device, self.rounds):
@@ -75,7 +78,9 @@ class Bench:
                 "first_use_ms": bench.first_use(),
                 "conversion": bench.conversion(),
                 "memory": bench.memory(),
-                "growth": list(bench.growth(device, self.rounds)) if self.growth else [],
+                "growth": list(bench.growth(device, self.rounds, synchronise))
+                if self.growth
+                else [],
                 "device": self.device,
                 "threads": self.threads,
                 "torch": torch.__version__,

@@ -55,7 +55,7 @@ class Network:
 
     def _from_function(self) -> Any:
         module, colon, function = self.net.partition(":")
-        if not colon or not function:
+        if not (module and colon and function):
             raise SuperposeError(f"--net {self.net}: write it as MODULE:FUNCTION")
         try:
             arguments = json.loads(self.net_args)
@@ -70,8 +70,9 @@ class Network:
             for part in function.split("."):
                 found = getattr(found, part)
             return found(**arguments)
-        except (ImportError, AttributeError, TypeError) as error:
-            raise SuperposeError(f"--net {self.net}: {error}") from error
+        except Exception as error:  # of the user's own code, any
+            told = f"{type(error).__name__}: {error}"
+            raise SuperposeError(f"--net {self.net} cannot be made: {told}") from error
 
     def _from_config(self) -> Any:
         try:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
+from superpose.errors import SuperposeError
 from superpose.experiments.paper import Scale
 
 
@@ -34,6 +35,8 @@ class Report:
         """Write the page, or the document."""
         from superpose.experiments.paper import document
 
+        if self.markdown is not None and self.out is not None:
+            raise SuperposeError("--out is the HTML page's, and --markdown writes none: give one")
         if self.markdown is not None:
             target = self.markdown
             pictures = os.path.relpath(self.folder / self.scale, target.parent)

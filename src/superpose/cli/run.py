@@ -46,8 +46,8 @@ class Run(Settings):
         """Run, and print the result."""
         from superpose.learning import Interrupted
 
-        if self.seeds < 1 or self.jobs < 1:
-            raise SuperposeError(f"seeds={self.seeds}, jobs={self.jobs}: both are at least 1")
+        if self.seeds < 1:
+            raise SuperposeError(f"seeds={self.seeds}: it is at least 1")
         if self.resume and self.out is None:
             raise SuperposeError("--resume needs --out DIR: the directory of the run to go on with")
         named = replace(self, out=self.out or self._new_directory())
@@ -84,6 +84,10 @@ class Run(Settings):
         from superpose.learning.display import for_terminal
 
         assert self.out is not None
+        if (self.out / "config.json").exists():
+            raise SuperposeError(
+                f"{self.out} holds the run of one seed: choose another directory for several"
+            )
         seeds = range(self.seed, self.seed + self.seeds)
         jobs = [self._job(seed, self.out / f"seed-{seed}") for seed in seeds]
         display = for_terminal([job.label for job in jobs], quiet=self.quiet or self.json)

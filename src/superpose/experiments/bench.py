@@ -279,31 +279,39 @@ def imports(rounds: int = 9) -> Measured:
     return measure(Comparison(*names, 1.1, process("superpose"), process("torch"), rounds))
 
 
-def growth(device: torch.device, rounds: int) -> Iterator[dict[str, Any]]:
+def growth(device: torch.device, rounds: int, synchronise: Action) -> Iterator[dict[str, Any]]:
     """How cost grows with tasks, width and rows: a point of a curve each, as ratios to plain."""
     x, y = _batch(device, 128, 784)
     for tasks in (1, 10, 100, 1000, 10_000):
         model = sp.superpose(_mlp(), "binary", tasks=tasks)
         owners = torch.arange(128) * max(tasks // 128, 1) % tasks
         mixed, plain = forward_pass(model, x, task=owners), forward_pass(_mlp(), x)
-        yield _point("tasks", tasks, "binary", mixed, plain, rounds)
+        yield _point("tasks", tasks, "binary", mixed, plain, rounds, synchronise)
     for width in (64, 256, 1024, 4096):
         for family in ("binary", "phase", "hadamard"):
             net = sp.models.MLP(784, width, 10)
             model = sp.superpose(net, family, tasks=2)
             step, plain = training_step(model, x, y, task=1), training_step(net, x, y)
-            yield _point("width", width, family, step, plain, max(rounds * 256 // width, 5))
+            fewer = max(rounds * 256 // width, 5)
+            yield _point("width", width, family, step, plain, fewer, synchronise)
     model, one = sp.superpose(_mlp(), "binary", tasks=64), _mlp()
     for rows in (1, 8, 64, 512):
         some, _ = _batch(device, rows, 784)
         mixed = forward_pass(model, some, task=torch.arange(rows) % 64)
-        yield _point("rows", rows, "binary", mixed, forward_pass(one, some), rounds)
+        plain = forward_pass(one, some)
+        yield _point("rows", rows, "binary", mixed, plain, rounds, synchronise)
 
 
 def _point(
-    curve: str, at: int, family: str, action: Action, plain: Action, rounds: int
+    curve: str,
+    at: int,
+    family: str,
+    action: Action,
+    plain: Action,
+    rounds: int,
+    synchronise: Action,
 ) -> dict[str, Any]:
-    measured = measure(Comparison(curve, "plain", float("inf"), action, plain, rounds))
+    measured = measure(Comparison(curve, "plain", float("inf"), action, plain, rounds), synchronise)
     spread = {"ratio": measured.ratio, "low": measured.low, "high": measured.high}
     return {"curve": curve, "at": at, "family": family, **spread}
 
@@ -319,7 +327,7 @@ def table(result: dict[str, Any]) -> str:
         spread = f"{row['low']:.2f}–{row['high']:.2f}"
         lines.append(f"| {row['name']} | {row['against']} | ≤ {goal} | {ratio} | {spread} |")
     made, share = result["conversion"], result["memory"]["share_of_64_models"]
-    above = max(made["megabytes_above_plain"], 0.0)  # below it: what the allocator gave back
+    above = max(made["megabytes_above_plain"], 0.0)  # below it: norm tensors that are left out
     lines += [
         f"| memory of the MLP with 64 tasks | 64 MLPs | ≤ 1/60 | 1/{1 / share:.0f} | |",
         f"| `superpose()`, ResNet-18, 1000 tasks: seconds | – | < 1 | {made['seconds']:.2f} | |",

@@ -7,6 +7,7 @@ from typing import Any
 
 from superpose.data import load
 from superpose.errors import SuperposeError
+from superpose.experiments.paper.style import drawing_library
 from superpose.experiments.run import Job, side_by_side
 from superpose.experiments.settings import Settings
 from superpose.learning import Display
@@ -40,6 +41,7 @@ def run(
     settings: Settings, out: Path, at_once: int, display: Display, resume: bool
 ) -> dict[str, dict[str, Any]]:
     """Learn the tasks with each method and draw the figure; results by method."""
+    drawing_library()
     results = side_by_side(jobs(settings, out, resume), at_once, display)
     draw(out)
     return dict(zip(METHODS, results, strict=True))

@@ -6,6 +6,7 @@ import queue
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from superpose.errors import SuperposeError
 from superpose.experiments.settings import EXPERIMENTS, Settings, device
 from superpose.learning import Display, Interrupted, Outcome, Progress, Quiet, method, train
 from superpose.learning.interrupt import stop_at_step
@@ -85,6 +87,8 @@ def side_by_side(
     Ctrl-C, and the end of this process, stops them at the end of their step, saved. So does the
     error of one of them, unless `keep_going`: then it is raised when the others have ended.
     """
+    if at_once < 1:
+        raise SuperposeError(f"jobs={at_once}: it is at least 1")
     context = multiprocessing.get_context("spawn")
     progress: Any = context.Queue()
     stop = context.Event()
@@ -104,6 +108,11 @@ def side_by_side(
         _show(progress, display)
     errors = [error for each in futures if (error := _error(each)) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):
+        if isinstance(error, BrokenProcessPool):
+            raise SuperposeError(
+                "a process that ran one of them was killed, perhaps for want of memory: what was "
+                "saved is untouched; go on with --resume, and fewer --jobs"
+            ) from error
         raise error
     if any(each.cancelled() for each in futures):
         raise Interrupted("stopped between two runs")

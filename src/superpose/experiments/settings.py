@@ -89,6 +89,20 @@ class Complete(Settings):
     evaluate_every: int
 
 
+COUNTS = (
+    "units",
+    "hidden",
+    "width",
+    "tasks",
+    "steps",
+    "period",
+    "contexts",
+    "batch_size",
+    "evaluate_every",
+    "threads",
+)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """What the settings of one experiment are when they are left out, and what they make."""
@@ -106,7 +120,12 @@ class Experiment:
         """Fill in what was left out."""
         found = {field.name: getattr(given, field.name) for field in fields(Settings)}
         left_out = [name for name, value in found.items() if value is None and hasattr(self, name)]
-        return Complete(**found | {name: getattr(self, name) for name in left_out})
+        complete = Complete(**found | {name: getattr(self, name) for name in left_out})
+        for name in COUNTS:
+            value = getattr(complete, name)
+            if value < 1:
+                raise SuperposeError(f"{name}={value}: it is at least 1")
+        return complete
 
 
 def spelled(words: list[str], given: dict[str, Any], plain: dict[str, Any]) -> str:
@@ -136,11 +155,7 @@ def permuting(settings: Complete) -> Stream:
     """Permuted pixels, a new permutation for each task."""
     from superpose.data import Permuting, load
 
-    if settings.method.startswith("fast"):
-        raise SuperposeError(
-            "fast has a context for each step of a cycle, and permuting tasks do not come again: "
-            "use it in rotating-mnist or rotating-fashion"
-        )
+    _check_no_cycle(settings)
     return Permuting(
         load(settings.dataset, settings.data_dir),
         tasks=settings.tasks,
@@ -151,10 +166,25 @@ def permuting(settings: Complete) -> Stream:
     )
 
 
+def _check_no_cycle(settings: Complete) -> None:
+    if settings.method.startswith("fast"):
+        raise SuperposeError(
+            f"fast has a context for each step of a cycle, and the tasks of {settings.experiment} "
+            "do not come again: use it in rotating-mnist or rotating-fashion"
+        )
+
+
 def rotating(settings: Complete) -> Stream:
     """Images that turn, tested upright."""
     from superpose.data import Rotating, load
+    from superpose.learning import PENALTIES
 
+    held = settings.method.rpartition("+")[2]
+    if held in PENALTIES:
+        raise SuperposeError(
+            f"{held} holds what earlier tasks learned, and {settings.experiment} is one task: use "
+            "another method, or an experiment with several tasks"
+        )
     if settings.tasks != 1:
         raise SuperposeError(
             f"tasks={settings.tasks}: a rotating stream is one task; --steps makes it longer"
@@ -175,6 +205,7 @@ def incremental(settings: Complete) -> Stream:
     """CIFAR-10, then ten classes of CIFAR-100 at a time; or the classes of another data set."""
     from superpose.data import Incremental, load
 
+    _check_no_cycle(settings)
     dataset = load(settings.dataset, settings.data_dir)
     paper = settings.dataset == "cifar100"
     return Incremental(

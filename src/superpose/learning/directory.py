@@ -93,6 +93,11 @@ class RunDirectory:
         self._check_same(config)
         if (self.path / "checkpoint.pt").exists():
             self.state = read_checkpoint(self.path / "checkpoint.pt")
+        elif (self.path / "result.json").exists():
+            raise SuperposeError(
+                f"{self.path} holds a run that has ended, without its trained model: its numbers "
+                "are in result.json; choose another directory to learn it again"
+            )
         kept = self.state["metrics_bytes"] if self.state else 0
         metrics = self.path / "metrics.jsonl"
         if metrics.exists() or kept:

@@ -24,8 +24,9 @@ from superpose.learning.optimisers import SCHEDULES, Optimiser, make_optimiser, 
 from superpose.learning.penalties import Penalty
 from superpose.learning.replicas import replicas
 from superpose.learning.state import Training
-from superpose.learning.streams import Segment, Stream, segments
+from superpose.learning.streams import Segment, Stream, described, segments
 from superpose.learning.tensorboard import TensorBoard
+from superpose.nn import ComplexBatchNorm
 
 SHOW_EVERY = 0.2  # seconds
 CHECK_EVERY = 100  # steps
@@ -107,7 +108,7 @@ def train(
         "method": chosen.name,
         "penalty": penalty.describe(),
         "model": repr(model),
-        "stream": stream.describe() if hasattr(stream, "describe") else repr(stream),
+        "stream": described(stream),
         "optimiser": optimiser if isinstance(optimiser, str) else repr(updates),
         "lr": lr,
         "schedule": schedule,
@@ -213,14 +214,22 @@ def consolidate(
 ) -> None:
     """Let the penalty remember a part, for which it may see its batches again, the latest first."""
     model.eval()
+    rows = 1 if penalty.row_by_row and not mixes_rows(model) else None
     batches = (stream.batch(step) for step in reversed(range(part.start, part.stop)))
     logits = (
         predict(some, task, context)
         for x, _, task, context in batches
-        for some in x.split(penalty.rows or len(x))
+        for some in x.split(rows or len(x))
     )
     penalty.after_task(logits, torch.Generator().manual_seed(seed + part.stop))
     model.train()
+
+
+def mixes_rows(model: nn.Module) -> bool:
+    """Whether a norm without running statistics makes a row's output depend on its batch."""
+    kinds = (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm)
+    norms = (module for module in model.modules() if isinstance(module, kinds))
+    return any(norm.running_mean is None for norm in norms)
 
 
 def progress(

@@ -79,10 +79,10 @@ def method(
     >>> method("binary+ewc", strength=3).penalty.strength
     3
     """
-    network, _, held = name.partition("+")
-    if network in PENALTIES and not held:
+    network, both, held = name.partition("+")
+    if network in PENALTIES and not both:
         network, held = "standard", network
-    if network not in NETWORKS or (held and held not in PENALTIES):
+    if network not in NETWORKS or (both and held not in PENALTIES):
         raise SuperposeError(
             f"unknown method {name!r}: use one of {', '.join(NETWORKS)}, a penalty "
             f"({', '.join(PENALTIES)}), or both joined by +, such as binary+ewc"

@@ -18,7 +18,7 @@ def summarise(records: Sequence[Record], tasks: int) -> dict[str, Any]:
     where it was not measured. `first` is the accuracy on the first task over time. Means are over
     the last row: after all of the stream. `backward_transfer` is the mean over all tasks but the
     last of a task's accuracy at the end less that when it had just been learned; `forgetting` is
-    how much below the best that was ever measured it is at the end.
+    how much below its best at the end of any task it is at the end of all.
 
     >>> records = [
     ...     {"step": 5, "task": 0, "loss": 0.2, "accuracy": {"0": 0.9}, "end": True},

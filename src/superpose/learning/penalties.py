@@ -40,8 +40,8 @@ class Penalty:
 
     pace = 1.0
     """What the learning rate is multiplied with."""
-    rows: int | None = None
-    """How many rows `after_task` is given the logits of at a time; None for whole batches."""
+    row_by_row = False
+    """Whether `after_task` is given the logits of single rows, where rows do not mix."""
 
     def begin(self, model: nn.Module) -> None:
         """Take notice of the model."""
@@ -167,7 +167,7 @@ class EWC(Quadratic):
     with y drawn from the model's own p(y|x).
     """
 
-    rows = 1
+    row_by_row = True
 
     def __init__(self, strength: float = 1.0, samples: int = 1024) -> None:
         super().__init__(strength)
@@ -212,7 +212,7 @@ class SI(Quadratic):
     """
 
     def __init__(self, strength: float = 3.0, damping: float = 0.1) -> None:
-        super().__init__(2 * strength)  # c Ω is strength/2 · precision
+        super().__init__(strength)
         self.damping = damping
 
     OWN = ("path", "travelled", "gradient", "before")
@@ -233,7 +233,8 @@ class SI(Quadratic):
         gained = torch._foreach_clamp_min(self.tensors["path"], 0.0)
         squared = torch._foreach_mul(self.tensors["travelled"], self.tensors["travelled"])
         torch._foreach_add_(squared, self.damping)
-        torch._foreach_addcdiv_(self.tensors["precision"], gained, squared)
+        # c Ω is strength/2 · precision, so the precision is 2 Ω
+        torch._foreach_addcdiv_(self.tensors["precision"], gained, squared, value=2.0)
         torch._foreach_copy_(self.tensors["centre"], self.values)
         torch._foreach_zero_(self.tensors["path"])
         torch._foreach_zero_(self.tensors["travelled"])
@@ -248,7 +249,8 @@ def fisher(
     """The diagonal of the Fisher information: mean over rows of (∂ log p(y|x) / ∂θ)², y ~ p(y|x).
 
     Each row has a backward pass of its own (a batch's mean gradient squared is something else),
-    which goes through its whole batch: it is quickest with logits (1, classes) of single rows.
+    which goes through its whole batch. So it is quickest with logits (1, classes) of single rows,
+    and right with batches where a network normalises by the batch.
     """
     total = [torch.zeros_like(real(parameter.data)) for parameter in parameters]
     rows = 0

@@ -83,7 +83,9 @@ def replicas() -> Iterator[Replicas]:
         return
     joined = not dist.is_initialized()
     if joined:
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield Replicas(dist.get_rank(), dist.get_world_size())
     finally:

@@ -39,6 +39,15 @@ class Stream(Protocol):
         """Inputs and labels of a task's test set."""
 
 
+def described(stream: Stream) -> dict[str, Any]:
+    """What a stream says of itself, or, if it says nothing, what can be seen of it."""
+    if hasattr(stream, "describe"):
+        told: dict[str, Any] = stream.describe()
+        return told
+    seen = {"steps": len(stream), "tasks": stream.tasks, "contexts": stream.contexts}
+    return {"stream": type(stream).__name__, **seen}
+
+
 class Segment(NamedTuple):
     """Steps start … stop − 1, all of one task."""
 

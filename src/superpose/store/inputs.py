@@ -68,8 +68,13 @@ class Rows:
 
     def through(self, net: nn.Module, weights: Mapping[str, Tensor] | None = None) -> Any:
         """The network's output for all rows, with other weights for those that are given."""
-        own = dict(weights or {})
-        return torch.func.functional_call(net, own, self.positional, self.named, tie_weights=False)
+        own, calls = dict(weights or {}), torch.func.functional_call
+        try:
+            return calls(net, own, self.positional, self.named, tie_weights=False)
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise SuperposeError(
+                f"the network fails on the inputs that it was given: {error}"
+            ) from error
 
 
 class Part(NamedTuple):

@@ -217,6 +217,8 @@ def pack(
             f"the family {family!r} makes networks complex-valued, so models could not come out as "
             "they went in: use 'phase', which is complex superposition for a real network"
         )
+    if finetune < 0:
+        raise SuperposeError(f"finetune={finetune}: it is a number of steps")
     if method != "solve" and finetune:
         raise SuperposeError(f"finetune={finetune} is for method 'solve', not {method!r}")
     sources = Sources(models)

@@ -193,7 +193,9 @@ def small_print(found: Table) -> str:
         seeds = "; ".join(f"{_seeds(n)}: {', '.join(names)}" for n, names in counts.items())
     seeds = seeds[:1].upper() + seeds[1:]
     shade = " Shade: standard deviation." if any(n > 1 for n in counts) else ""
-    turns = " Numbers at the lines: mean of the last ten turns." if found["label"] == "mean" else ""
+    turns = ""
+    if found["label"] == "mean":
+        turns = f" Numbers at the lines: mean of the last {found['turns']:g} turns."
     yet = f" Not run yet: {', '.join(missing)}." if missing else ""
     return (
         f"{found['title']}. Scale {found['scale']}: {found['about']}. {seeds}.{shade}{turns}{yet}"

@@ -74,12 +74,12 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
     papers = [check for check in checks if check["paper"] != BEYOND]
     parts = [
         "# The paper's figures and tables, reproduced",
-        "Made from the JSON files in `results/paper` by "
-        "`superpose report results --markdown docs/reproduction.md`; not edited by hand. "
-        "`superpose reproduce NAME --scale paper` runs what a name lacks, goes on with what was "
-        "stopped, and draws it; `superpose reproduce all --scale paper --draw-only` only draws. "
+        f"Made from the JSON files in `results/{scale}` by "
+        f"`superpose report results --scale {scale} --markdown FILE`; not edited by hand. "
+        f"`superpose reproduce NAME --scale {scale}` runs what a name lacks, goes on with what was "
+        f"stopped, and draws it; `superpose reproduce all --scale {scale} --draw-only` only draws. "
         "`--adopt DIR` takes in runs that `superpose run` finished elsewhere. What was found out "
-        "about a name is written in `results/paper/NAME.md`, and shown here. Accuracies are in "
+        f"about a name is written in `results/{scale}/NAME.md`, and shown here. Accuracies are in "
         "percent, mean ± standard deviation over seeds; n is the number of seeds. Every run's "
         "settings and results are in `results/runs`.",
         REMARKS[scale],

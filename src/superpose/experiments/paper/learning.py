@@ -98,7 +98,8 @@ def over_turns(wanted: Sequence[Wanted], data: Finished) -> Table:
         column("swing", "highest less lowest", "share"),
         column("at_the_end", "at the end", "share"),
     ]
-    return {"columns": columns, "label": "mean", **gathered(wanted, data, _swung)}
+    turns = (_length(wanted[0].settings) - _late(wanted[0].settings)) / wanted[0].settings.period
+    return {"columns": columns, "label": "mean", "turns": turns, **gathered(wanted, data, _swung)}
 
 
 def over_changes(wanted: Sequence[Wanted], data: Finished) -> Table:
@@ -293,8 +294,16 @@ def _measured(results: Mapping[int, Any], what: Callable[[Any], float]) -> dict[
 
 
 def _last_turns(settings: Settings, result: Result) -> list[float]:
-    start = max(result["steps"] - TURNS * settings.period, result["steps"] // 2)
-    return [value for step, value in result["first"] if step > start]
+    return [value for step, value in result["first"] if step > _late(settings)]
+
+
+def _late(settings: Settings) -> int:
+    """The step after which a rotating stream is looked at: the last ten turns, or half of it."""
+    return max(_length(settings) - TURNS * settings.period, _length(settings) // 2)
+
+
+def _length(settings: Settings) -> int:
+    return EXPERIMENTS[settings.experiment].complete(settings).steps
 
 
 def _cell(value: dict[str, float] | None) -> Measure | None:

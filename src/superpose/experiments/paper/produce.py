@@ -9,7 +9,7 @@ from superpose.errors import SuperposeError
 from superpose.experiments.paper import Scale, runs
 from superpose.experiments.paper.plan import ITEMS
 from superpose.experiments.paper.runs import Finished
-from superpose.experiments.paper.style import save, style
+from superpose.experiments.paper.style import drawing_library, save, style
 from superpose.experiments.paper.tables import Table
 from superpose.experiments.run import Job, run, side_by_side
 from superpose.experiments.settings import Settings
@@ -42,20 +42,20 @@ def train_missing(
     if wanted and not chosen:
         folders = ", ".join(dict.fromkeys(each.folder for each in wanted))
         raise SuperposeError(f"--only {' '.join(only)} is in none of {folders}")
-    for path in root.rglob("checkpoint.pt"):  # of runs that ended when nobody could tidy up
-        if (path.parent / "result.json").exists():
-            runs.settle(path.parent)
+    for settings in (each for group in chosen for each in group.each(seeds)):
+        _settle(runs.place(root, settings))  # if it ended when nobody could tidy up
     missing = Finished(root).missing(chosen, seeds)
     jobs = [_job(root, replace(settings, data_dir=data_dir)) for settings in missing]
     if not jobs:
         return 0
+    drawing_library()
     shown = display([job.label for job in jobs])
     if at_once > 1 and len(jobs) > 1:
         try:
             side_by_side(jobs, at_once, shown, keep_going=True)
         finally:
             for job in jobs:
-                _settle(job)
+                _settle(job.out)
         return len(jobs)
     errors = []
     with shown:
@@ -64,7 +64,7 @@ def train_missing(
                 run(job, _Inside(shown))
             except SuperposeError as error:
                 errors.append(error)
-            _settle(job)
+            _settle(job.out)
     if errors:
         raise errors[0]
     return len(jobs)
@@ -106,10 +106,9 @@ def _job(root: Path, settings: Settings) -> Job:
     return Job(settings, runs.place(root, settings), label, {"resume": True})
 
 
-def _settle(job: Job) -> None:
-    assert job.out is not None
-    if (job.out / "result.json").exists():
-        runs.settle(job.out)
+def _settle(path: Path | None) -> None:
+    if path is not None and (path / "result.json").exists():
+        runs.settle(path)
 
 
 class _Inside:

@@ -10,6 +10,7 @@ from typing import Any
 
 from superpose.errors import SuperposeError
 from superpose.experiments.settings import EXPERIMENTS, Settings, spelled
+from superpose.learning.directory import write
 
 KEPT = ("config.json", "metrics.jsonl", "timings.json", "result.json")
 """What a finished run is made of; the result last, since a run that has one is finished."""
@@ -144,12 +145,14 @@ class Finished:
 
 def settle(path: Path) -> None:
     """Leave of a finished run what is worth keeping: no checkpoint, no lock, no one's paths."""
+    config = read(path / "config.json")
+    settings = _settings(config)
+    if settings is None:
+        raise SuperposeError(f"{path / 'config.json'} is damaged: it names no experiment")
+    if "command" in config and config["command"] != command(settings):
+        write_json(path / "config.json", config | {"command": command(settings)})
     for name in ("checkpoint.pt", ".lock"):
         (path / name).unlink(missing_ok=True)
-    config = read(path / "config.json")
-    if "command" in config:
-        config["command"] = command(_settings(path, config))
-        write_json(path / "config.json", config)
 
 
 def adopt(source: Path, root: Path) -> list[Path]:
@@ -161,7 +164,9 @@ def adopt(source: Path, root: Path) -> list[Path]:
         here = found.parent
         if not (here / "config.json").exists() or not (here / "metrics.jsonl").exists():
             continue  # such as the summary of several seeds
-        settings = _settings(here, read(here / "config.json"))
+        settings = _settings(read(here / "config.json"))
+        if settings is None:
+            continue  # a run of a user's own
         target = place(root, settings)
         if (target / "result.json").exists():
             continue
@@ -183,18 +188,16 @@ def write_json(path: Path, contents: dict[str, Any]) -> None:
     """Write JSON as people read it, lists of numbers on one line."""
     text = json.dumps(contents, indent=2, ensure_ascii=False)
     text = NUMBERS.sub(lambda found: " ".join(found[0].split()), text)
-    path.write_text(text.replace("[ ", "[").replace(" ]", "]") + "\n", encoding="utf-8")
+    write(path, (text.replace("[ ", "[").replace(" ]", "]") + "\n").encode())
 
 
 def _plain(settings: Settings) -> Settings:
-    """The paper's settings for the same experiment and method."""
+    """The paper's settings for the same experiment."""
     return Settings(experiment=settings.experiment)
 
 
-def _settings(path: Path, config: dict[str, Any]) -> Settings:
-    """The settings that a run's directory tells of."""
+def _settings(config: dict[str, Any]) -> Settings | None:
+    """The settings that a run's config tells of, if it is one of an experiment of ours."""
     known = {field.name for field in fields(Settings)}
     about = {name: value for name, value in config.get("about", {}).items() if name in known}
-    if about.get("experiment") not in EXPERIMENTS:
-        raise SuperposeError(f"{path / 'config.json'} is damaged: it names no experiment")
-    return Settings(**about)
+    return Settings(**about) if about.get("experiment") in EXPERIMENTS else None

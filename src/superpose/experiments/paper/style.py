@@ -53,14 +53,19 @@ RC: dict[Any, Any] = {
 @contextmanager
 def style() -> Iterator[None]:
     """Draw in here."""
+    with drawing_library().rc_context(RC):
+        yield
+
+
+def drawing_library() -> Any:
+    """Matplotlib; asked for before what takes long, so that it is not missed at the end."""
     try:
         import matplotlib
     except ImportError as error:
         raise SuperposeError(
             "figures need matplotlib, which is not installed: pip install 'superpose[experiments]'"
         ) from error
-    with matplotlib.rc_context(RC):
-        yield
+    return matplotlib
 
 
 def new(width: float, height: float) -> Any:
