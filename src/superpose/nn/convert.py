@@ -113,9 +113,9 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
     superposed = 0
     for name, module in modules.items():
         _check_initialised(name, module)
-        if any(_inside(name, outer) for outer in skip):
+        if inside(name, skip):
             continue
-        entire = any(_inside(name, outer) for outer in conversion.private_layers)
+        entire = inside(name, conversion.private_layers)
         bound = _superposed_form(name, module, WEIGHTED | _transposed(module))
         norms = NORMS | TABLES if entire else NORMS
         kind = bound or _superposed_form(name, module, norms)
@@ -190,7 +190,7 @@ def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
 
 
 def _takes_base(outside: Iterable[str], name: str, module: nn.Module) -> bool:
-    if any(_inside(name, outer) for outer in outside):
+    if inside(name, outside):
         return False
     kind = _superposed_form(name, module, WEIGHTED | _transposed(module))
     if kind is not None and issubclass(kind, (MultiheadAttention, RNN, LSTM, GRU)):
@@ -201,8 +201,9 @@ def _takes_base(outside: Iterable[str], name: str, module: nn.Module) -> bool:
     return kind is not None
 
 
-def _inside(name: str, outer: str) -> bool:
-    return name == outer or name.startswith(f"{outer}.")
+def inside(name: str, outer: Iterable[str]) -> bool:
+    """Whether a module is one of these, or in one of them."""
+    return any(name == one or name.startswith(f"{one}.") for one in outer)
 
 
 def _superposed_form(
@@ -254,7 +255,7 @@ def _batch_dims(modules: dict[str, nn.Module]) -> Iterator[tuple[str, int]]:
         first: Any = module.layers[0] if isinstance(module, stacks) else module
         if isinstance(first, kinds):
             dim = 0 if first.self_attn.batch_first else 1
-            yield from ((name, dim) for name in modules if _inside(name, outer))
+            yield from ((name, dim) for name in modules if inside(name, [outer]))
     for name, module in modules.items():
         if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
             yield name, 0

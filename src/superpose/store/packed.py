@@ -16,7 +16,7 @@ from superpose.contexts import Family
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, build, check_names, layers, several, unsuperpose
 from superpose.nn.base import WithBase, plain_name
-from superpose.nn.convert import Conversion
+from superpose.nn.convert import Conversion, inside
 from superpose.nn.layer import CONTEXT, joined
 from superpose.store.distil import finetune as distil
 from superpose.store.solve import solve
@@ -231,7 +231,7 @@ def pack(
     private_layers = several("private_layers", private_layers)
     conversion = Conversion(
         "per-task",
-        (*private_layers, *(name for name in private if not _covered(name, private_layers))),
+        (*private_layers, *(name for name in private if not inside(name, private_layers))),
         (*several("skip", skip), *shared),
         conv,
         batch_dim,
@@ -320,7 +320,7 @@ def _sorted(sources: Sources) -> tuple[list[str], list[str]]:
     looked_up = {m.weight.data_ptr() for m in net.modules() if isinstance(m, nn.Embedding)}
     tied = {owner[key] for key, t in net.state_dict().items() if t.data_ptr() in looked_up}
     for key in sorted(sources.differing):
-        if owner[key] not in placed | tables and not _covered(owner[key], placed):
+        if owner[key] not in placed | tables and not inside(owner[key], placed):
             kind = type(net.get_submodule(owner[key])).__name__
             raise SuperposeError(
                 f"{key} differs between the models, and {kind} can be neither superposed nor "
@@ -330,12 +330,8 @@ def _sorted(sources: Sources) -> tuple[list[str], list[str]]:
     same = sorted({name for name in owner.values() if name in placed} - differing)
     if len(sources.models) == 1 or not differing & placed - set(private):
         return private, []  # one model, or equal ones: there is nothing to tell apart
-    apart = [n for n in same if not _covered(n, differing)]
-    return private, [n for n in apart if not any(_covered(other, [n]) for other in differing)]
-
-
-def _covered(name: str, outer: Iterable[str]) -> bool:
-    return any(name == one or name.startswith(f"{one}.") for one in outer)
+    apart = [n for n in same if not inside(n, differing)]
+    return private, [n for n in apart if not any(inside(other, [n]) for other in differing)]
 
 
 def _noise(
