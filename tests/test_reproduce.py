@@ -504,10 +504,14 @@ def test_a_report_of_nothing_says_how_to_make_it(
 
 def test_what_was_found_out_is_told_beside_the_numbers(tmp_path: Path) -> None:
     produce.make("table1", "smoke", tmp_path)
-    (tmp_path / "smoke" / "table1.md").write_text("A < B, as expected.\n\nMore below.\n")
+    (tmp_path / "smoke" / "table1.md").write_text(
+        "A < B, as expected.\n\nMore in `code` and [there](#ours).\n"
+    )
     text = document.markdown(tmp_path, "smoke", "pictures")
-    assert "\n\nA < B, as expected.\n\nMore below.\n\n" in text
-    assert "<p>A &lt; B, as expected.</p><p>More below.</p>" in document.page(tmp_path, "smoke")
+    assert "\n\nA < B, as expected.\n\nMore in `code` and [there](#ours).\n\n" in text
+    page = document.page(tmp_path, "smoke")
+    assert "<p>A &lt; B, as expected.</p>" in page
+    assert '<p>More in <code>code</code> and <a href="#ours">there</a>.</p>' in page
 
 
 def test_the_committed_document_is_made_from_the_committed_numbers() -> None:

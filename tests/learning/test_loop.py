@@ -10,7 +10,7 @@ from torch import nn
 
 import superpose as sp
 from superpose.errors import SuperposeError
-from superpose.learning import NETWORKS, Method, Penalty, Quiet, method, train
+from superpose.learning import NETWORKS, Method, Penalty, Quiet, TensorStream, method, train
 from superpose.learning.evaluation import Plan, accuracy
 from superpose.learning.methods import Separate
 from superpose.learning.streams import segments
@@ -311,6 +311,19 @@ def test_auto_is_full_up_to_twenty_tasks():
 def test_what_is_off_is_named(options, message):
     with pytest.raises(SuperposeError, match=message):
         train(make_net(), make_stream(), **({"display": Quiet()} | options))
+
+
+def test_streams_of_ones_own_are_checked():
+    x, y = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
+    for options, message in (
+        ({"period": 0}, "period=0: it is at least 1"),
+        ({"batch_size": 0}, "batch_size=0: it is at least 1"),
+        ({"batch_size": 9}, "batch_size 9 is more than the 8 rows of task 0"),
+    ):
+        with pytest.raises(SuperposeError, match=message):
+            TensorStream([(x, y, x, y)], **options)
+    with pytest.raises(SuperposeError, match="task 0 has no rows to be tested on"):
+        TensorStream([(x, y, x[:0], y[:0])], batch_size=4)
 
 
 def test_a_strength_needs_a_penalty():

@@ -84,6 +84,8 @@ class Run(Settings):
         from superpose.learning.display import for_terminal
 
         assert self.out is not None
+        if "WORLD_SIZE" in os.environ:
+            raise SuperposeError("processes that learn together learn one seed: leave --seeds out")
         if (self.out / "config.json").exists():
             raise SuperposeError(
                 f"{self.out} holds the run of one seed: choose another directory for several"

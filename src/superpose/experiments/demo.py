@@ -7,13 +7,12 @@ from typing import Any
 
 from superpose.data import load
 from superpose.errors import SuperposeError
-from superpose.experiments.paper.style import drawing_library
+from superpose.experiments.paper.style import COLOURS, drawing_library
 from superpose.experiments.run import Job, side_by_side
 from superpose.experiments.settings import Settings
 from superpose.learning import Display
 
 METHODS = ("hadamard", "binary", "standard")  # the slowest first, so that no core waits at the end
-COLOURS = {"hadamard": "#0072b2", "binary": "#009e73", "standard": "#d55e00"}
 
 
 def choose_dataset(data_dir: Path | None) -> tuple[str, str]:

@@ -103,10 +103,15 @@ class TensorStream(Periodic):
     def __post_init__(self) -> None:
         if not self.data:
             raise SuperposeError("data is empty: give (x, y, test_x, test_y) for each task")
+        for name in ("period", "batch_size"):
+            if getattr(self, name) < 1:
+                raise SuperposeError(f"{name}={getattr(self, name)}: it is at least 1")
         for task, each in enumerate(self.data):
             x, y, test_x, test_y = each
             if len(x) != len(y) or len(test_x) != len(test_y):
                 raise SuperposeError(f"task {task} does not have one label for each row")
+            if not len(test_y):
+                raise SuperposeError(f"task {task} has no rows to be tested on")
             if len(x) < self.batch_size:
                 raise SuperposeError(
                     f"batch_size {self.batch_size} is more than the {len(x)} rows of task {task}"

@@ -5,6 +5,8 @@ import html
 from pathlib import Path
 from typing import Any, get_args
 
+from markdown_it import MarkdownIt
+
 from superpose.errors import SuperposeError
 from superpose.experiments.paper import Name, Scale
 from superpose.experiments.paper.runs import read
@@ -175,7 +177,7 @@ def _html_section(name: str, table: Table, folder: Path) -> str:
     )
     head = "<tr><th>what is checked</th><th>paper</th><th>ours</th><th>verdict</th></tr>"
     parts.append(f'<div class="wide"><table>{head}{checks}</table></div>')
-    parts += [f"<p>{html.escape(remark)}</p>" for remark in _remarks(folder, name)]
+    parts += [MarkdownIt().render(remark) for remark in _remarks(folder, name)]
     kinds = ["" if c["kind"] == "text" else ' class="n"' for c in table["columns"]]
     titles = [html.escape(c["title"]) for c in table["columns"]]
     cells = "".join(f"<th{kind}>{title}</th>" for kind, title in zip(kinds, titles, strict=True))
