@@ -206,7 +206,8 @@ def _rows(table: Table) -> list[list[str]]:
 def _cell(value: Any, kind: str) -> str:
     """A value as text.
 
-    >>> _cell({"mean": 0.9424, "deviation": None, "n": 1}, "share"), _cell(12345, "number")
+    >>> one = {"mean": 0.9424, "deviation": None, "seeds": {"0": 0.9424}}
+    >>> _cell(one, "share"), _cell(12345, "number")
     ('94.24', '12,345')
     """
     if value is None:
