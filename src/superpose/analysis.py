@@ -19,7 +19,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -322,20 +322,24 @@ def _some_outputs(packed: Superposed, weight: Weight, net: nn.Module) -> Tensor:
 
 def _sampled(matrix: Tensor) -> Tensor:
     """Evenly spaced outputs of a matrix (groups, outputs, inputs)."""
-    step = -(-matrix.shape[1] // SAMPLED)
-    return matrix[:, ::step]
+    return matrix[:, :: _stride(matrix.shape[1])]
 
 
 def _among_sampled(outputs: slice, matrix: Tensor) -> slice:
     """Which of a matrix's sampled outputs are among these."""
     start, stop, _ = outputs.indices(matrix.shape[1])
-    step = -(-matrix.shape[1] // SAMPLED)
+    step = _stride(matrix.shape[1])
     return slice(-(-start // step), -(-stop // step))
 
 
 def _rows_of(x: Tensor) -> Tensor:
     """Evenly spaced rows of inputs (groups, rows, features)."""
-    return x[:, :: -(-x.shape[1] // SAMPLED)]
+    return x[:, :: _stride(x.shape[1])]
+
+
+def _stride(count: int) -> int:
+    """The step that takes at most SAMPLED of so many."""
+    return -(-count // SAMPLED)
 
 
 @dataclass(frozen=True)
@@ -446,12 +450,26 @@ def plan(
     weights = [Weight(layer, tensor) for layer in layers(model) for tensor in layer.contexts]
     planned = []
     with quiet_run():
-        for weight, samples in _observed(net, model, weights, inputs, rank, batch_size):
+        for seen in _observed(net, model, weights, inputs, rank, batch_size):
             make = _plan_solved if method == "solve" else _plan_summed
-            planned.append(make(weight, net, *samples, tasks, noise))
+            planned.append(make(seen, tasks, noise))
     cost = model.cost()
     stored = cost.shared_bytes + tasks * cost.private_bytes_per_task
     return Plan(tasks, name, method, noise, planned, stored, tasks * cost.plain_bytes)
+
+
+class Observed(NamedTuple):
+    """What is known of a layer before anything is packed."""
+
+    weight: Weight
+    matrix: Tensor  # (groups, outputs, inputs)
+    spectra: list[Spectrum]  # one for each group of each part
+    parts: list[Part]  # some rows of its inputs
+
+    @property
+    def rank(self) -> int:
+        """Directions that one task's inputs fill."""
+        return max(one.rank for one in self.spectra)
 
 
 def _observed(
@@ -461,12 +479,16 @@ def _observed(
     inputs: Any,
     rank: int | None,
     batch_size: int,
-) -> Iterator[tuple[Weight, tuple[list[Spectrum], list[Part]]]]:
-    """Each layer's spectra, one for each group of each part, and rows of its inputs."""
+) -> Iterator[Observed]:
+    """Each layer, on inputs that are given or supposed."""
     plain = copy.deepcopy(net).eval()
+
+    def matrix(weight: Weight) -> Tensor:
+        return weight.matrix(plain.get_parameter(weight.plain).detach().double())
+
     if inputs is None:
         for weight in weights:
-            yield weight, _supposed(weight, plain, rank)
+            yield Observed(weight, matrix(weight), *_supposed(matrix(weight), rank))
         return
     rows = Rows.of("plan", inputs)
     for weight, calls in in_order(plain, weights, rows[:2]):
@@ -478,14 +500,13 @@ def _observed(
             fitted = both.centred() if bias_name(weight) else both
             blocks = zip(fitted.gram, fitted.cross, fitted.energy, strict=True)
             spectra += [Spectrum.of(*block, whole) for block in blocks]
-        yield weight, (spectra, reaching(plain, weight, calls, rows[:SAMPLED], {}, 0))
+        parts = reaching(plain, weight, calls, rows[:SAMPLED], {}, 0)
+        yield Observed(weight, matrix(weight), spectra, parts)
 
 
-def _supposed(
-    weight: Weight, net: nn.Module, rank: int | None
-) -> tuple[list[Spectrum], list[Part]]:
-    """Inputs that fill `rank` directions of the layer's evenly, or all of them."""
-    groups, _, size = weight.matrix(net.get_parameter(weight.plain)).shape
+def _supposed(matrix: Tensor, rank: int | None) -> tuple[list[Spectrum], list[Part]]:
+    """Inputs that fill `rank` directions of a layer's evenly, or all of them."""
+    groups, _, size = matrix.shape
     filled = min(rank or size, size)
     values = torch.zeros(size, dtype=torch.float64)
     values[size - filled :] = 1.0
@@ -496,21 +517,14 @@ def _supposed(
     return [spectrum] * groups, [Part(slice(None), x.expand(groups, -1, -1))]
 
 
-def _plan_solved(
-    weight: Weight,
-    net: nn.Module,
-    spectra: list[Spectrum],
-    parts: list[Part],
-    tasks: int,
-    wanted: float,
-) -> LayerPlan:
+def _plan_solved(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
     def noise(room: int) -> float:
         """What all groups cannot explain when each has so many inputs."""
         return sum(
-            one.noise(float(ridges(one.values.unsqueeze(0), tasks, room))) for one in spectra
+            one.noise(float(ridges(one.values.unsqueeze(0), tasks, room))) for one in seen.spectra
         )
 
-    size = parts[0].x.shape[-1]
+    size = seen.matrix.shape[-1]
     own, high = noise(size), size
     while noise(high) > wanted and high < size * tasks:
         high *= 2
@@ -518,26 +532,20 @@ def _plan_solved(
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if noise(middle) <= wanted else (middle + 1, high)
-    return LayerPlan(weight.plain, size, max(one.rank for one in spectra), max(own, 0.0), high)
+    return LayerPlan(seen.weight.plain, size, seen.rank, max(own, 0.0), high)
 
 
-def _plan_summed(
-    weight: Weight,
-    net: nn.Module,
-    spectra: list[Spectrum],
-    parts: list[Part],
-    tasks: int,
-    wanted: float,
-) -> LayerPlan:
-    matrix = weight.matrix(net.get_parameter(weight.plain).detach().double())
+def _plan_summed(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
+    weight, matrix = seen.weight, seen.matrix
     family = weight.layer.contexts[weight.name].family
+    sampled = _sampled(matrix)
     expected = energy = 0.0
-    for part in parts:
+    for part in seen.parts:
         x = _rows_of(part.x.double())
-        w = _sampled(matrix)[:, _among_sampled(part.outputs, matrix)]
+        w = sampled[:, _among_sampled(part.outputs, matrix)]
         energy += float((x @ w.mT).square().sum())
         expected += _expected(family, weight, [w], x)
     noise = (tasks - 1) * expected / energy if energy else 0.0
     size = matrix.shape[-1]
     width = math.ceil(size * max(1.0, noise / wanted))
-    return LayerPlan(weight.plain, size, max(one.rank for one in spectra), noise, width)
+    return LayerPlan(weight.plain, size, seen.rank, noise, width)

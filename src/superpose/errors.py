@@ -1,5 +1,17 @@
-"""The one error a user can cause, raised where the value comes in."""
+"""The one error a user can cause, raised where the value comes in, and its commonest reason."""
 
 
 class SuperposeError(ValueError):
     """Bad input: the message names the offending value and says what to do."""
+
+
+def at_least_one(**counts: int) -> None:
+    """Refuse a count below 1, by its name.
+
+    >>> at_least_one(tasks=3, steps=0)
+    Traceback (most recent call last):
+    superpose.errors.SuperposeError: steps=0: it is at least 1
+    """
+    for name, value in counts.items():
+        if value < 1:
+            raise SuperposeError(f"{name}={value}: it is at least 1")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, arg, configure
 
-from superpose.errors import SuperposeError
+from superpose.errors import SuperposeError, at_least_one
 from superpose.experiments.settings import Settings, spelled
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class Run(Settings):
         """Run, and print the result."""
         from superpose.learning import Interrupted
 
-        if self.seeds < 1:
-            raise SuperposeError(f"seeds={self.seeds}: it is at least 1")
+        at_least_one(seeds=self.seeds, jobs=self.jobs)
         if self.resume and self.out is None:
             raise SuperposeError("--resume needs --out DIR: the directory of the run to go on with")
         named = replace(self, out=self.out or self._new_directory())

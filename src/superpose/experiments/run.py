@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from superpose.errors import SuperposeError
+from superpose.errors import SuperposeError, at_least_one
 from superpose.experiments.settings import EXPERIMENTS, Settings, device
 from superpose.learning import Display, Interrupted, Outcome, Progress, Quiet, method, train
 from superpose.learning.interrupt import stop_at_step
@@ -87,8 +87,7 @@ def side_by_side(
     Ctrl-C, and the end of this process, stops them at the end of their step, saved. So does the
     error of one of them, unless `keep_going`: then it is raised when the others have ended.
     """
-    if at_once < 1:
-        raise SuperposeError(f"jobs={at_once}: it is at least 1")
+    at_least_one(jobs=at_once)
     context = multiprocessing.get_context("spawn")
     progress: Any = context.Queue()
     stop = context.Event()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from superpose.errors import SuperposeError
+from superpose.errors import SuperposeError, at_least_one
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,10 +121,7 @@ class Experiment:
         found = {field.name: getattr(given, field.name) for field in fields(Settings)}
         left_out = [name for name, value in found.items() if value is None and hasattr(self, name)]
         complete = Complete(**found | {name: getattr(self, name) for name in left_out})
-        for name in COUNTS:
-            value = getattr(complete, name)
-            if value < 1:
-                raise SuperposeError(f"{name}={value}: it is at least 1")
+        at_least_one(**{name: getattr(complete, name) for name in COUNTS})
         return complete
 
 

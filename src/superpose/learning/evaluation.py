@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from superpose.errors import SuperposeError
+from superpose.errors import SuperposeError, at_least_one
 from superpose.learning.streams import Segment, Stream
 
 Predict = Callable[[Tensor, int, int], Tensor]
@@ -39,8 +39,7 @@ class Plan:
     """
 
     def __init__(self, stream: Stream, parts: Sequence[Segment], matrix: str, every: int) -> None:
-        if every < 1:
-            raise SuperposeError(f"evaluate_every={every}: it is at least 1")
+        at_least_one(evaluate_every=every)
         if matrix not in MATRICES:
             raise SuperposeError(f"matrix={matrix!r}: use one of {', '.join(MATRICES)}")
         auto = "full" if stream.tasks <= FULL_UP_TO else "ends"

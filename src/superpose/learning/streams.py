@@ -8,7 +8,7 @@ from torch import Tensor
 
 from superpose.data.pool import ORDER, shuffle
 from superpose.data.streams import Batch, Periodic
-from superpose.errors import SuperposeError
+from superpose.errors import SuperposeError, at_least_one
 
 
 class Stream(Protocol):
@@ -103,9 +103,7 @@ class TensorStream(Periodic):
     def __post_init__(self) -> None:
         if not self.data:
             raise SuperposeError("data is empty: give (x, y, test_x, test_y) for each task")
-        for name in ("period", "batch_size"):
-            if getattr(self, name) < 1:
-                raise SuperposeError(f"{name}={getattr(self, name)}: it is at least 1")
+        at_least_one(period=self.period, batch_size=self.batch_size)
         for task, each in enumerate(self.data):
             x, y, test_x, test_y = each
             if len(x) != len(y) or len(test_x) != len(test_y):

@@ -114,10 +114,11 @@ class Problem:
     def add(self, task: int, kept: Moments, held: Moments) -> None:
         """One task's data; every task weighs the same, whatever the size of its outputs."""
         both = kept + held
+        weight = 1 / scale([both])
         self.means[task] = both.x / both.rows, both.y / both.rows
         for side, more in (("kept", kept), ("held", held)):
             if more.rows:
-                more = (more.centred() if self.centre else more).weighed(1 / scale([both]))
+                more = (more.centred() if self.centre else more).weighed(weight)
                 setattr(self, side, getattr(self, side) + more)
 
     def solution(self) -> tuple[Tensor, dict[int, Tensor]]:

@@ -40,12 +40,8 @@ AVERAGE = {
 """The paper's table: mean of the last ten of fifty tasks."""
 GOALS = {(2048, 50): 0.976, (2000, 10): 0.984}
 """What our recipe is meant to reach: units and tasks, and the mean over all tasks."""
-OURS = (
-    "hadamard",
-    "phase",
-    "hadamard+projection",
-    "binary+projection",
-)  # what the paper does not have
+OURS = ("hadamard", "phase", "hadamard+projection", "binary+projection")
+"""What the paper does not have."""
 SUPERPOSED = ("binary", "complex", "onepower", "rotation", *OURS)
 TURNS = 10  # of the end of a rotating stream, that are looked at
 Results = dict[int, Result]
@@ -54,8 +50,7 @@ Results = dict[int, Result]
 
 def learned(settings: Settings, result: Result) -> float:
     """Accuracy on the first task when it had just been learned."""
-    steps = EXPERIMENTS[settings.experiment].complete(settings).steps
-    return next(value for step, value in result["first"] if step >= steps)
+    return next(value for step, value in result["first"] if step >= _steps(settings))
 
 
 def gathered(
@@ -98,7 +93,7 @@ def over_turns(wanted: Sequence[Wanted], data: Finished) -> Table:
         column("swing", "highest less lowest", "share"),
         column("at_the_end", "at the end", "share"),
     ]
-    turns = (_length(wanted[0].settings) - _late(wanted[0].settings)) / wanted[0].settings.period
+    turns = (_steps(wanted[0].settings) - _late(wanted[0].settings)) / wanted[0].settings.period
     return {"columns": columns, "label": "mean", "turns": turns, **gathered(wanted, data, _swung)}
 
 
@@ -299,10 +294,11 @@ def _last_turns(settings: Settings, result: Result) -> list[float]:
 
 def _late(settings: Settings) -> int:
     """The step after which a rotating stream is looked at: the last ten turns, or half of it."""
-    return max(_length(settings) - TURNS * settings.period, _length(settings) // 2)
+    return max(_steps(settings) - TURNS * settings.period, _steps(settings) // 2)
 
 
-def _length(settings: Settings) -> int:
+def _steps(settings: Settings) -> int:
+    """Of each task; a rotating stream is one."""
     return EXPERIMENTS[settings.experiment].complete(settings).steps
 
 
