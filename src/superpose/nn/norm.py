@@ -44,23 +44,21 @@ class ChannelNorm(NormLayer):
                 "rows: rows of different tasks cannot be told apart; run it once per task instead"
             )
 
-    def check_statistics(self, use_batch: bool) -> None:
+    def mixed_rows(self) -> SuperposeError:
         """A row must not depend on the rows beside it."""
-        if use_batch:
-            raise SuperposeError(
-                f"layer {self.layer!r} takes statistics over the rows of the batch, so rows of "
-                "different tasks would change each other: call model.eval() (with running "
-                "statistics), run each task by itself, or use a GroupNorm"
-            )
-
-    def standardise(self, x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
-        """(x − mean) / deviation, with statistics (C,) or (B, C)."""
-        inverse = (variance + eps).rsqrt()
-        return self.scale(x, inverse, -mean * inverse)
+        return SuperposeError(
+            f"layer {self.layer!r} takes statistics over the rows of the batch, so rows of "
+            "different tasks would change each other: call model.eval() (with running "
+            "statistics), run each task by itself, or use a GroupNorm"
+        )
 
 
-class BatchNorm(ChannelNorm, nn.modules.batchnorm._BatchNorm):
-    """Batch norm; rows of different tasks need running statistics, and evaluation mode."""
+class TrackedNorm(ChannelNorm, nn.modules.batchnorm._NormBase):
+    """Norms that may keep running statistics; rows of different tasks cannot change them."""
+
+    def untracked(self, x: Tensor) -> Tensor:
+        """Standardise by statistics of the batch, without a scale."""
+        raise NotImplementedError
 
     def forward(self, input: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
@@ -70,10 +68,24 @@ class BatchNorm(ChannelNorm, nn.modules.batchnorm._BatchNorm):
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         self.check_rows(input, rows)
         weight, bias, mean, variance = self.own(selected, *AFFINE, *STATISTICS)
-        self.check_statistics(self.training or mean is None)
-        assert mean is not None
-        assert variance is not None
-        return self.scale(self.standardise(input, mean, variance, self.eps), weight, bias)
+        if mean is None or variance is None:
+            return self.scale(self.untracked(input), weight, bias)
+        if self.training:
+            raise self.mixed_rows()
+        return self.scale(self.standardise(input, mean, variance), weight, bias)
+
+    def standardise(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """(x − mean) / deviation, with statistics (C,) or (B, C)."""
+        inverse = (variance + self.eps).rsqrt()
+        return self.scale(x, inverse, -mean * inverse)
+
+
+class BatchNorm(TrackedNorm, nn.modules.batchnorm._BatchNorm):
+    """Batch norm; rows of different tasks need running statistics, and evaluation mode."""
+
+    def untracked(self, x: Tensor) -> Tensor:
+        """Its statistics are over the rows."""
+        raise self.mixed_rows()
 
 
 class BatchNorm1d(BatchNorm, nn.BatchNorm1d):
@@ -105,21 +117,12 @@ class GroupNorm(ChannelNorm, nn.GroupNorm):
         return self.scale(F.group_norm(input, self.num_groups, eps=self.eps), weight, bias)
 
 
-class InstanceNorm(ChannelNorm, nn.modules.instancenorm._InstanceNorm):
+class InstanceNorm(TrackedNorm, nn.modules.instancenorm._InstanceNorm):
     """Instance norm; rows of different tasks need evaluation mode if statistics are tracked."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """As the plain layer does, with the task's tensors."""
-        selected, rows = self.selected()
-        if rows is None:
-            return self.plain_class.forward(self.plain_with(selected), input)
-        self._check_input_dim(input)  # type: ignore[no-untyped-call]
-        self.check_rows(input, rows)
-        weight, bias, mean, variance = self.own(selected, *AFFINE, *STATISTICS)
-        if mean is None or variance is None:
-            return self.scale(F.instance_norm(input, eps=self.eps), weight, bias)
-        self.check_statistics(self.training)
-        return self.scale(self.standardise(input, mean, variance, self.eps), weight, bias)
+    def untracked(self, x: Tensor) -> Tensor:
+        """Its statistics are over each row alone."""
+        return F.instance_norm(x, eps=self.eps)
 
 
 class InstanceNorm1d(InstanceNorm, nn.InstanceNorm1d):
