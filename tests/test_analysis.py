@@ -8,7 +8,7 @@ from test_store import cnn, inputs, nets, wide
 from torch import nn
 
 import superpose as sp
-from superpose.analysis import Spectrum, ridges
+from superpose.analysis.solved import Spectrum, ridges
 
 
 def correlated(rows, size, generator, decay=0.9):

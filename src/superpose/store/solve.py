@@ -196,6 +196,11 @@ class Seen:
     kept: Moments
     held: Moments
 
+    @property
+    def both(self) -> Moments:
+        """Of all its rows."""
+        return self.kept + self.held
+
 
 def observe(
     packed: Superposed,

@@ -1,0 +1,236 @@
+"""What storing models will do to them, before any is packed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from superpose import contexts
+from superpose.analysis.solved import Spectrum, ridges
+from superpose.analysis.summed import (
+    SAMPLED,
+    among_sampled,
+    expected_energy,
+    sampled_outputs,
+    sampled_rows,
+)
+from superpose.contexts import Family, Identity
+from superpose.errors import SuperposeError
+from superpose.model import Superposed, layers, superpose
+from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching
+from superpose.store.packed import METHODS
+from superpose.store.solve import bias_name, observe, scale
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """What one layer does when so many models are stored in it."""
+
+    layer: str
+    inputs: int
+    rank: int  # directions that one task's inputs fill
+    noise: float  # share of the output's energy that is noise
+    width: int  # inputs it should have for the noise that is wanted
+
+    @property
+    def signal_to_noise(self) -> float:
+        """In decibels."""
+        return -10 * math.log10(max(self.noise, 1e-12))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to expect of a network that holds so many models, and what it costs."""
+
+    tasks: int
+    family: str
+    method: str
+    wanted: float
+    layers: list[LayerPlan]
+    stored_bytes: int
+    separate_bytes: int
+
+    @property
+    def noise(self) -> float:
+        """That of the noisiest layer."""
+        return self.bottleneck.noise
+
+    @property
+    def bottleneck(self) -> LayerPlan:
+        """The layer with the most noise."""
+        return max(self.layers, key=lambda layer: layer.noise)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        found = asdict(self) | {"noise": self.noise, "bottleneck": self.bottleneck.layer}
+        for described, layer in zip(found["layers"], self.layers, strict=True):
+            described["signal_to_noise_db"] = layer.signal_to_noise
+        return found
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.tasks} models, {self.family} contexts, method {self.method}: "
+            f"noise up to {self.noise:.4f} of a layer's energy",
+            f"{'layer':<36}{'inputs':>8}{'rank':>8}{'noise':>9}{'dB':>7}"
+            f"{f'width for {self.wanted:g}':>18}",
+        ]
+        for one in self.layers:
+            lines.append(
+                f"{one.layer:<36}{one.inputs:>8}{one.rank:>8}{one.noise:>9.4f}"
+                f"{one.signal_to_noise:>7.1f}{one.width:>18}"
+            )
+        ratio = self.separate_bytes / self.stored_bytes
+        lines += [
+            f"the bottleneck is {self.bottleneck.layer}",
+            f"{self.stored_bytes:,} bytes stored, {self.separate_bytes:,} as separate files: "
+            f"{ratio:.1f} times less",
+        ]
+        return "\n".join(lines)
+
+
+def plan(
+    net: nn.Module,
+    tasks: int,
+    family: str | Family = "binary",
+    *,
+    method: str = "solve",
+    inputs: Any = None,
+    rank: int | None = None,
+    noise: float = 0.05,
+    private_layers: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    batch_size: int = 256,
+) -> Plan:
+    """What storing `tasks` models like `net` will do to them, before any is packed.
+
+    `inputs` are rows of its input, as for `pack`; without them each layer's inputs are taken to
+    fill `rank` directions evenly, or all of them, which is the worst case. The width for the
+    `noise` that is wanted supposes that a wider layer's inputs fill the same directions.
+    `private_layers` and `skip` are those of `pack`.
+
+    >>> found = plan(nn.Sequential(nn.Linear(64, 8)), tasks=4, rank=15)
+    >>> round(found.noise, 6)  # 4 × 15 directions fit into 64
+    0.0
+    >>> plan(nn.Sequential(nn.Linear(64, 8)), tasks=4, rank=32, noise=0.01).layers[0].width
+    127
+    """
+    if tasks < 1:
+        raise SuperposeError(f"tasks={tasks}: plan for at least one")
+    if method not in METHODS or method == "delta":
+        raise SuperposeError(f"method={method!r}: a plan is for 'solve' or 'sum'")
+    if rank is not None and rank < 1:
+        raise SuperposeError(f"rank={rank}: inputs fill at least one direction")
+    if not 0 < noise < 1:
+        raise SuperposeError(f"noise={noise}: the share of noise wanted is between 0 and 1")
+    chosen = contexts.family(family)
+    name = family if isinstance(family, str) else type(family).__name__
+    if method == "solve" and isinstance(chosen, Identity):
+        raise SuperposeError("the family 'identity' cannot tell models apart: plan for another")
+    model = superpose(net, chosen, tasks=1, private_layers=private_layers, skip=skip)
+    weights = [Weight(layer, tensor) for layer in layers(model) for tensor in layer.contexts]
+    planned = []
+    with quiet_run():
+        for seen in _observed(net, model, weights, inputs, rank, batch_size):
+            make = _plan_solved if method == "solve" else _plan_summed
+            planned.append(make(seen, tasks, noise))
+    cost = model.cost()
+    stored = cost.shared_bytes + tasks * cost.private_bytes_per_task
+    return Plan(tasks, name, method, noise, planned, stored, tasks * cost.plain_bytes)
+
+
+class Observed(NamedTuple):
+    """What is known of a layer before anything is packed."""
+
+    weight: Weight
+    matrix: Tensor  # (groups, outputs, inputs)
+    spectra: list[Spectrum]  # one for each group of each part
+    parts: list[Part]  # some rows of its inputs
+
+    @property
+    def rank(self) -> int:
+        """Directions that one task's inputs fill."""
+        return max(one.rank for one in self.spectra)
+
+
+def _observed(
+    net: nn.Module,
+    model: Superposed,
+    weights: list[Weight],
+    inputs: Any,
+    rank: int | None,
+    batch_size: int,
+) -> Iterator[Observed]:
+    """Each layer, on inputs that are given or supposed."""
+    plain = copy.deepcopy(net).eval()
+
+    def matrix(weight: Weight) -> Tensor:
+        return weight.matrix(plain.get_parameter(weight.plain).detach().double())
+
+    if inputs is None:
+        for weight in weights:
+            yield Observed(weight, matrix(weight), *_supposed(matrix(weight), rank))
+        return
+    rows = Rows.of("plan", inputs)
+    for weight, calls in in_order(plain, weights, rows[:2]):
+        seen = observe(model, weight, calls, 0, plain, rows, {}, batch_size)
+        moments = [part.both for part in seen]
+        whole = scale(moments)
+        spectra = []
+        for both in moments:
+            fitted = both.centred() if bias_name(weight) else both
+            blocks = zip(fitted.gram, fitted.cross, fitted.energy, strict=True)
+            spectra += [Spectrum.of(*block, whole) for block in blocks]
+        parts = reaching(plain, weight, calls, rows[:SAMPLED], {}, 0)
+        yield Observed(weight, matrix(weight), spectra, parts)
+
+
+def _supposed(matrix: Tensor, rank: int | None) -> tuple[list[Spectrum], list[Part]]:
+    """Inputs that fill `rank` directions of a layer's evenly, or all of them."""
+    groups, _, size = matrix.shape
+    filled = min(rank or size, size)
+    values = torch.zeros(size, dtype=torch.float64)
+    values[size - filled :] = 1.0
+    spectrum = Spectrum(values, values / filled / groups, 1 / groups)
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.linalg.qr(torch.randn(size, filled, generator=generator).double()).Q
+    x = torch.randn(SAMPLED, filled, generator=generator).double() @ directions.T
+    return [spectrum] * groups, [Part(slice(None), x.expand(groups, -1, -1))]
+
+
+def _plan_solved(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
+    def noise(room: int) -> float:
+        """What all groups cannot explain when each has so many inputs."""
+        return sum(
+            one.noise(float(ridges(one.values.unsqueeze(0), tasks, room))) for one in seen.spectra
+        )
+
+    size = seen.matrix.shape[-1]
+    own, high = noise(size), size
+    while noise(high) > wanted and high < size * tasks:
+        high *= 2
+    low = high // 2 if high > size else size
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if noise(middle) <= wanted else (middle + 1, high)
+    return LayerPlan(seen.weight.plain, size, seen.rank, max(own, 0.0), high)
+
+
+def _plan_summed(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
+    weight, matrix = seen.weight, seen.matrix
+    sampled = sampled_outputs(matrix)
+    expected = energy = 0.0
+    for part in seen.parts:
+        x = sampled_rows(part.x.double())
+        w = sampled[:, among_sampled(part.outputs, matrix)]
+        energy += float((x @ w.mT).square().sum())
+        expected += expected_energy(weight, [w], x)
+    noise = (tasks - 1) * expected / energy if energy else 0.0
+    size = matrix.shape[-1]
+    width = math.ceil(size * max(1.0, noise / wanted))
+    return LayerPlan(weight.plain, size, seen.rank, noise, width)
