@@ -25,6 +25,7 @@ from superpose.errors import SuperposeError
 from superpose.learning.penalties import Penalty
 from superpose.model import layers
 from superpose.nn.conv import ForwardConv
+from superpose.nn.custom import CustomLayer
 from superpose.nn.linear import LinearLayer
 from superpose.store.inputs import Weight
 
@@ -54,7 +55,7 @@ class Projection(Penalty):
             Weight(layer, name)
             for layer in layers(model)
             for name in layer.contexts
-            if isinstance(layer, (LinearLayer, ForwardConv))
+            if isinstance(layer, (LinearLayer, ForwardConv)) and not isinstance(layer, CustomLayer)
         ]
         self.weights = [weight for weight in found if not weight.inside_attention]
         if not self.weights or any(weight.tensor.is_complex() for weight in self.weights):

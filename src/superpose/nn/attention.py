@@ -74,7 +74,7 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
             if attention is not None and average_attn_weights:
                 attention = attention.mean(1)
             return y if self.batch_first else y.transpose(0, 1), attention
-        own, out = self.plain_with(selected), self._plain_out(task)
+        own, out = self.plain_with(self.plain_tensors(selected)), self._plain_out(task)
         y, weights = F.multi_head_attention_forward(
             query,
             key,
@@ -104,7 +104,9 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
 
     def _plain_out(self, task: TaskIds | None) -> Any:
         out = self.out_proj
-        return out.plain_with(out.selected(task)[0]) if isinstance(out, Linear) else out
+        if not isinstance(out, Linear):
+            return out
+        return out.plain_with(out.plain_tensors(out.selected(task)[0]))
 
     def _project_by_row(self, selected: Selected, inputs: list[Tensor], rows: int) -> list[Tensor]:
         """Queries, keys and values (B, T, E), each row bound by its own contexts."""

@@ -141,8 +141,7 @@ class SuperposedComplexBatchNorm(ChannelNorm, ComplexBatchNorm):
         own = self.own(selected, *TENSORS)
         if rows is not None:
             self.check_rows(input, rows)
-            if self.training or own[2] is None:
-                raise self.mixed_rows()
+            self.check_mixed(own[2] is not None)
         return self.normalise(input, *own)
 
 

@@ -10,6 +10,7 @@ from superpose import functional
 from superpose.contexts import Context
 from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, standalone
+from superpose.nn.reading import of_active_task
 from superpose.nn.selection import TaskIds
 
 Size = list[int] | None  # of the output that is wanted
@@ -23,8 +24,9 @@ class ConvLayer(Layer):
     own, all in one grouped convolution.
     """
 
-    weight: Any
-    bias: Any
+    rows_first = True
+    weight: Any = of_active_task("weight")
+    bias: Any = of_active_task("bias")
     groups: int
     in_channels: int
     out_channels: int
@@ -74,8 +76,9 @@ class ConvLayer(Layer):
     def superposed(self, x: Tensor, task: TaskIds | None, size: Size = None) -> Tensor:
         """(W C(k)) ∗ x + b; `size` is that of a transposed convolution's output."""
         selected, rows = self.selected(task)
-        x = functional.complex_like(x, self.weight)
-        weight = selected.private.get("weight", self.weight)
+        stored = self.stored("weight")
+        x = functional.complex_like(x, stored)
+        weight = selected.private.get("weight", stored)
         context = selected.contexts.get("weight")
         spatial = len(self.kernel_size)
         if rows is not None and (x.ndim != spatial + 2 or x.shape[0] != rows):
@@ -86,11 +89,11 @@ class ConvLayer(Layer):
         if context is not None and rows is not None and self.mode == "channel":
             x = self.bind_channels(context, x)
         elif context is not None:
-            weight = self.bind_kernel(context, weight, rows)
-        bias = selected.private.get("bias", self.bias)
+            weight = self.bind_weight("weight", context, weight, rows)
+        bias = selected.private.get("bias", self.stored("bias"))
         if rows is None:
             return self.convolve(x, weight, bias, self.groups, size)
-        if weight.ndim == self.weight.ndim:
+        if weight.ndim == stored.ndim:
             y = self.convolve(x, weight, None, self.groups, size)
         else:  # a kernel for each row
             side_by_side = x.flatten(0, 1).unsqueeze(0)
@@ -98,19 +101,6 @@ class ConvLayer(Layer):
             y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, size)
             y = y.view(rows, -1, *y.shape[2:])
         return y if bias is None else y + bias.view(-1, self.out_channels, *[1] * spatial)
-
-    def bind_kernel(self, context: Context, weight: Tensor, rows: int | None) -> Tensor:
-        """W C(k); with rows, a kernel for each, (rows, *W.shape)."""
-        matrix = self.to_matrix(weight)
-        if rows is None:
-            return self.from_matrix(self.grouped("weight", context).bind_weight(matrix))
-        if weight.ndim == self.weight.ndim:
-            matrix = matrix.expand(rows, *matrix.shape)
-        repeated = matrix
-        if self.groups > 1:  # each group of each row
-            repeated = matrix.flatten(0, 1)
-            context = context.map(lambda tensor: tensor.flatten(0, 1))
-        return self.from_matrix(context.by_row().bind_weight(repeated).view(matrix.shape))
 
     def bind_channels(self, context: Context, x: Tensor) -> Tensor:
         """C(k) on the channels of x (rows, channels, …), each row and group by its own."""

@@ -25,6 +25,7 @@ from superpose.nn.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from superpose.nn.custom import CustomLayer
 from superpose.nn.layer import Layer, joined, pair
 from superpose.nn.linear import Embedding, Linear, TransposedLinear
 from superpose.nn.norm import (
@@ -36,10 +37,11 @@ from superpose.nn.norm import (
     InstanceNorm2d,
     InstanceNorm3d,
     LayerNorm,
+    NormLayer,
     RMSNorm,
     SyncBatchNorm,
 )
-from superpose.nn.plain import computes_as, layer_class
+from superpose.nn.plain import computes_as, computes_by_class, layer_class
 from superpose.nn.recurrent import GRU, LSTM, RNN
 
 WEIGHTED: dict[type[nn.Module], type[Layer]] = {
@@ -193,7 +195,7 @@ def _takes_base(outside: Iterable[str], name: str, module: nn.Module) -> bool:
     if inside(name, outside):
         return False
     kind = _superposed_form(name, module, WEIGHTED | _transposed(module))
-    if kind is not None and issubclass(kind, (MultiheadAttention, RNN, LSTM, GRU)):
+    if kind is not None and issubclass(kind, (MultiheadAttention, RNN, LSTM, GRU, CustomLayer)):
         raise SuperposeError(
             f"{type(module).__name__} {name!r} is not one linear map, so it cannot keep a base: "
             "name it in private_layers or in skip"
@@ -209,14 +211,36 @@ def inside(name: str, outer: Iterable[str]) -> bool:
 def _superposed_form(
     layer: str, module: nn.Module, forms: dict[type[nn.Module], type[Layer]]
 ) -> type[Layer] | None:
-    """A layer that was customised is converted only if it computes what PyTorch's does."""
+    """A layer whose class computes something else than PyTorch's does so with the task's tensors.
+
+    There is none if that cannot be told from its class, or if its weight is not one to be bound.
+    """
     own: Any = type(module)
     kind: Any
     for plain, kind in forms.items():
-        if isinstance(module, plain) and computes_as(module, plain):
-            _check_names(layer, module, plain, kind)
+        if not isinstance(module, plain) or not computes_by_class(module):
+            continue
+        if computes_as(module, plain):
+            _check_names(layer, module, plain, (kind,))
             return layer_class(kind, own)
+        if issubclass(kind, NormLayer) or _keeps_weight(module):
+            _check_names(layer, module, plain, (kind, CustomLayer))
+            return layer_class(kind, own, CustomLayer)
     return None
+
+
+def _keeps_weight(module: Any) -> bool:
+    """Whether the weight is of numbers, in PyTorch's shape: quantised ones are not."""
+    if isinstance(module, nn.Linear):
+        shape: tuple[int, ...] = (module.out_features, module.in_features)
+    elif isinstance(module, nn.modules.conv._ConvNd):
+        sides = (module.out_channels, module.in_channels)
+        first, second = reversed(sides) if module.transposed else sides
+        shape = (first, second // module.groups, *module.kernel_size)
+    else:
+        return False
+    weight = module._parameters.get("weight")
+    return weight is not None and weight.is_floating_point() and weight.shape == shape
 
 
 def _transposed(module: nn.Module) -> dict[type[nn.Module], type[Layer]]:
@@ -225,13 +249,13 @@ def _transposed(module: nn.Module) -> dict[type[nn.Module], type[Layer]]:
     return {k: TransposedLinear for k in kinds if k.__module__.startswith("transformers.")}
 
 
-def _check_names(layer: str, module: nn.Module, plain: type, kind: type[Layer]) -> None:
+def _check_names(layer: str, module: nn.Module, plain: type, kinds: Iterable[type[Layer]]) -> None:
     """What a layer gets must not hide what it has."""
 
     def names(classes: Iterable[type]) -> set[str]:
         return {n for one in classes for n in (*vars(one), *inspect.get_annotations(one))}
 
-    own = names(one for one in kind.__mro__ if issubclass(one, Layer))
+    own = names(one for kind in kinds for one in kind.__mro__ if issubclass(one, Layer))
     own -= names(plain.__mro__) | set(module._parameters)
     for name in sorted(own):
         if hasattr(module, name) and not name.startswith("__"):
@@ -268,9 +292,9 @@ def _strip(module: nn.Module, keep_weight: bool) -> None:
         _strip_recurrent(module)
         return
     for name in list(module._parameters):
-        if not (keep_weight and "weight" in name):
+        if not keep_weight or "bias" in name:
             module._parameters[name] = None
-    for name in list(module._buffers):
+    for name in [] if keep_weight else list(module._buffers):
         module._buffers[name] = None
     for flag in ("affine", "track_running_stats", "elementwise_affine"):
         if hasattr(module, flag):

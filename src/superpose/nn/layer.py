@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +116,8 @@ class Layer(nn.Module):
     would be a guess. With a `pairing`, a bound weight is that of another layer for each task.
     """
 
+    rows_first: ClassVar[bool] = False  # rows cannot be anywhere else
+
     layer: str
     plain_class: type[nn.Module]
     contexts: dict[str, LayerContext]
@@ -145,20 +147,36 @@ class Layer(nn.Module):
 
     def read_out(self, task: int) -> dict[str, Tensor]:
         """What a plain layer needs to do what this one does for a task: W C(k), private tensors."""
-        return self._plain_tensors(self.select(Tasks([task], None)))
+        return self.plain_tensors(self.select(Tasks([task], None)))
 
-    def _plain_tensors(self, selected: Selected) -> dict[str, Tensor]:
-        own = dict(selected.private)
-        for name, context in selected.contexts.items():
-            matrix = self.to_matrix(own.get(name, getattr(self, name)))
-            own[name] = self.from_matrix(self.grouped(name, context).bind_weight(matrix))
-        return own
+    def plain_tensors(self, selected: Selected, rows: int | None = None) -> dict[str, Tensor]:
+        """The same for what is selected; with rows, each tensor has one more dimension for them."""
+        names = {**selected.private, **selected.contexts}
+        return {name: self.plain_tensor(selected, name, rows) for name in names}
 
-    def plain_with(self, selected: Selected) -> Any:
-        """A plain layer that shares everything with this one but what the task has of its own."""
+    def plain_tensor(self, selected: Selected, name: str, rows: int | None = None) -> Tensor:
+        """One of them."""
+        own = selected.private[name] if name in selected.private else self.stored(name)
+        context = selected.contexts.get(name)
+        return own if context is None else self.bind_weight(name, context, own, rows)
+
+    def plain_with(self, tensors: dict[str, Tensor]) -> Any:
+        """A plain layer that shares everything with this one but these tensors."""
         plain = self.plain_class.__new__(self.plain_class)
-        vars(plain).update(vars(self) | self._plain_tensors(selected))
+        vars(plain).update(vars(self) | tensors)
         return plain
+
+    def plain_forward(self, selected: Selected, *inputs: Any, **options: Any) -> Any:
+        """What the plain layer does, on the tensors of one task."""
+        plain = self.plain_with(self.plain_tensors(selected))
+        return self.plain_class.forward(plain, *inputs, **options)
+
+    def stored(self, name: str) -> Any:
+        """The layer's own tensor, as it stands: not what the active task has of it."""
+        for own in (self._parameters, vars(self)):  # a replica has it as an attribute
+            if name in own:
+                return own[name]
+        return getattr(self, name)  # computed by a parametrization
 
     def slot(self, task: int) -> Layer:
         """The layer in whose weight this one's is kept for a task: itself without a pairing."""
@@ -167,6 +185,21 @@ class Layer(nn.Module):
     def grouped(self, name: str, context: Context) -> Context:
         """The context, ready for a bound weight as `to_matrix` gives it."""
         return context if self.contexts[name].groups == 1 else context.by_row()
+
+    def bind_weight(
+        self, name: str, context: Context, weight: Tensor, rows: int | None = None
+    ) -> Tensor:
+        """W C(k); with rows, a weight for each, (rows, *W.shape)."""
+        matrix = self.to_matrix(weight)
+        if rows is None:
+            return self.from_matrix(self.grouped(name, context).bind_weight(matrix))
+        if weight.ndim == self.stored(name).ndim:
+            matrix = matrix.expand(rows, *matrix.shape)
+        repeated = matrix
+        if self.contexts[name].groups > 1:  # each group of each row
+            repeated = matrix.flatten(0, 1)
+            context = context.map(lambda tensor: tensor.flatten(0, 1))
+        return self.from_matrix(context.by_row().bind_weight(repeated).view(matrix.shape))
 
     def superpose(
         self,
@@ -193,7 +226,9 @@ class Layer(nn.Module):
 
     def make_private(self) -> None:
         """Let each task have its own of all that no context binds: biases, scales, statistics."""
-        own = [*self.named_parameters(recurse=False), *self.named_buffers(recurse=False)]
+        own: list[tuple[str, Tensor]] = list(self.named_parameters(recurse=False))
+        if not self.bound():  # a norm's buffers are statistics, other layers' are constants
+            own += self.named_buffers(recurse=False)
         for name, tensor in own:
             if name not in self.contexts:
                 self.private[name] = PerTask(tensor)
@@ -229,7 +264,7 @@ class Layer(nn.Module):
         private = {n: t.select(tasks) for n, t in own.items() if not n.endswith(CONTEXT)}
         if self.pairing is not None:
             for name in self.contexts:
-                weights = [getattr(self.slot(task), name) for task in tasks.unique]
+                weights = [self.slot(task).stored(name) for task in tasks.unique]
                 private[name] = by_row(weights, tasks.row)
         return Selected(contexts, private)
 
@@ -249,7 +284,7 @@ class Layer(nn.Module):
         return self._real_like(next(iter(self.contexts))).device
 
     def _real_like(self, name: str) -> Tensor:
-        weight: Tensor = getattr(self, name)
+        weight: Tensor = self.stored(name)
         return weight.real if weight.is_complex() else weight
 
     def selected(self, task: TaskIds | None = None) -> tuple[Selected, int | None]:
@@ -314,7 +349,8 @@ class Layer(nn.Module):
                 f"the {rows} rows of the batch: the model folds other things into it, so rows of "
                 "different tasks cannot be told apart; run it once per task instead"
             )
-        if self.batch_dim is None and rows > 1 and rows in x.shape[1:-1]:
+        guess = self.batch_dim is None and not self.rows_first
+        if guess and rows > 1 and rows in x.shape[1:-1]:
             raise SuperposeError(
                 f"layer {self.layer!r} was given {tuple(x.shape)} for {rows} rows, and more than "
                 f"one dimension has size {rows}: say which holds the rows with batch_dim=0 or 1"

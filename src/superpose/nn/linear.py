@@ -9,27 +9,28 @@ from torch import Tensor, nn
 from superpose import functional
 from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, MatrixLayout, standalone
+from superpose.nn.reading import of_active_task
 from superpose.nn.selection import TaskIds
 
 
 class LinearLayer(Layer):
     """A weight that multiplies the last dimension; the input is bound."""
 
-    weight: Any
-    bias: Any
+    weight: Any = of_active_task("weight")
+    bias: Any = of_active_task("bias")
 
     def bound(self) -> dict[str, tuple[int, int]]:
         """One weight, of all the inputs."""
-        return {"weight": (self.to_matrix(self.weight).shape[-1], 1)}
+        return {"weight": (self.to_matrix(self.stored("weight")).shape[-1], 1)}
 
     def superposed(self, x: Tensor, task: TaskIds | None) -> Tensor:
         """W C(k) x + b; `task` is for a layer used by itself, outside a superposed model."""
         selected, rows = self.selected(task)
-        weight = self.to_matrix(selected.private.get("weight", self.weight))
+        weight = self.to_matrix(selected.private.get("weight", self.stored("weight")))
         x = functional.complex_like(x, weight)
         if "weight" in selected.contexts:
             x = self.bind(selected.contexts["weight"], x, rows)
-        bias = selected.private.get("bias", self.bias)
+        bias = selected.private.get("bias", self.stored("bias"))
         if rows is None:
             return functional.linear(x, weight, bias, self.guides.get("weight"))
         y = self.multiply(x, weight, rows, self.guides.get("weight"))
@@ -72,6 +73,8 @@ class TransposedLinear(LinearLayer):
 class Embedding(Layer, nn.Embedding):
     """A table that every task has for itself: a look-up has no input that could be bound."""
 
+    weight: Any = of_active_task("weight")
+
     def bound(self) -> dict[str, tuple[int, int]]:
         """No weight."""
         return {}
@@ -80,7 +83,7 @@ class Embedding(Layer, nn.Embedding):
         """The task's entries of the table."""
         selected, rows = self.selected()
         if rows is None:
-            return self.plain_class.forward(self.plain_with(selected), input)
+            return self.plain_forward(selected, input)
         if self.max_norm is not None:
             raise SuperposeError(
                 f"layer {self.layer!r} shortens the entries of its table in place "

@@ -1,6 +1,6 @@
 """Norm layers whose scales, shifts and statistics each task has for itself."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer
+from superpose.nn.reading import of_active_task
 from superpose.nn.selection import Selected
 
 AFFINE = ("weight", "bias")
@@ -17,17 +18,24 @@ STATISTICS = ("running_mean", "running_var")
 class NormLayer(Layer):
     """No weight is bound: what a norm layer learns is too small to be superposed."""
 
+    weight: Any = of_active_task("weight")
+    bias: Any = of_active_task("bias")
+
     def bound(self) -> dict[str, tuple[int, int]]:
         """No weight."""
         return {}
 
     def own(self, selected: Selected, *names: str) -> list[Tensor | None]:
         """The task's tensors of these names, or the layer's if they are shared."""
-        return [selected.private.get(name, getattr(self, name, None)) for name in names]
+        own = selected.private
+        return [own[name] if name in own else getattr(self, name, None) for name in names]
 
 
 class ChannelNorm(NormLayer):
     """Norms with a scale and a shift for each channel, of x (B, C, …)."""
+
+    rows_first = True
+    over_rows: ClassVar[bool] = True  # statistics of a batch are over its rows
 
     def scale(self, y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """y ⊙ weight + bias, either (C,) or (B, C)."""
@@ -44,34 +52,30 @@ class ChannelNorm(NormLayer):
                 "rows: rows of different tasks cannot be told apart; run it once per task instead"
             )
 
-    def mixed_rows(self) -> SuperposeError:
-        """A row must not depend on the rows beside it."""
-        return SuperposeError(
-            f"layer {self.layer!r} takes statistics over the rows of the batch, so rows of "
-            "different tasks would change each other: call model.eval() (with running "
-            "statistics), run each task by itself, or use a GroupNorm"
-        )
+    def check_mixed(self, tracked: bool) -> None:
+        """A row must not depend on the rows beside it, be it by running statistics."""
+        if self.training if tracked else self.over_rows:
+            raise SuperposeError(
+                f"layer {self.layer!r} takes statistics over the rows of the batch, so rows of "
+                "different tasks would change each other: call model.eval() (with running "
+                "statistics), run each task by itself, or use a GroupNorm"
+            )
 
 
 class TrackedNorm(ChannelNorm, nn.modules.batchnorm._NormBase):
     """Norms that may keep running statistics; rows of different tasks cannot change them."""
 
-    def untracked(self, x: Tensor) -> Tensor:
-        """Standardise by statistics of the batch, without a scale."""
-        raise NotImplementedError
-
     def forward(self, input: Tensor) -> Tensor:
         """As the plain layer does, with the task's tensors."""
         selected, rows = self.selected()
         if rows is None:
-            return self.plain_class.forward(self.plain_with(selected), input)
+            return self.plain_forward(selected, input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         self.check_rows(input, rows)
         weight, bias, mean, variance = self.own(selected, *AFFINE, *STATISTICS)
+        self.check_mixed(mean is not None)
         if mean is None or variance is None:
-            return self.scale(self.untracked(input), weight, bias)
-        if self.training:
-            raise self.mixed_rows()
+            return self.scale(F.instance_norm(input, eps=self.eps), weight, bias)
         return self.scale(self.standardise(input, mean, variance), weight, bias)
 
     def standardise(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -82,10 +86,6 @@ class TrackedNorm(ChannelNorm, nn.modules.batchnorm._NormBase):
 
 class BatchNorm(TrackedNorm, nn.modules.batchnorm._BatchNorm):
     """Batch norm; rows of different tasks need running statistics, and evaluation mode."""
-
-    def untracked(self, x: Tensor) -> Tensor:
-        """Its statistics are over the rows."""
-        raise self.mixed_rows()
 
 
 class BatchNorm1d(BatchNorm, nn.BatchNorm1d):
@@ -120,9 +120,7 @@ class GroupNorm(ChannelNorm, nn.GroupNorm):
 class InstanceNorm(TrackedNorm, nn.modules.instancenorm._InstanceNorm):
     """Instance norm; rows of different tasks need evaluation mode if statistics are tracked."""
 
-    def untracked(self, x: Tensor) -> Tensor:
-        """Its statistics are over each row alone."""
-        return F.instance_norm(x, eps=self.eps)
+    over_rows = False
 
 
 class InstanceNorm1d(InstanceNorm, nn.InstanceNorm1d):

@@ -14,32 +14,44 @@ COMPUTES = ("forward", "_conv_forward")
 def computes_as(module: nn.Module, plain: type[nn.Module]) -> bool:
     """Whether a module computes what PyTorch's `plain` does, from weights of its own.
 
-    It does not if a subclass has methods of its own for that, if they were set on the module
-    itself, or if its weights are made from other tensors (parametrised, pruned).
+    It does not if a subclass has methods of its own for that.
     """
     own = type(module)
     same = all(getattr(own, name, None) is getattr(plain, name, None) for name in COMPUTES)
+    return same and computes_by_class(module)
+
+
+def computes_by_class(module: nn.Module) -> bool:
+    """Whether a module's class says what it computes, from weights of its own.
+
+    It does not if methods for that were set on the module itself, or if its weights are made from
+    other tensors (parametrised, pruned).
+    """
     attributes = vars(module)
     replaced = any(name in attributes for name in COMPUTES)
     made = any(
         isinstance(value, Tensor) and ("weight" in name or "bias" in name)
         for name, value in attributes.items()
     )
-    return same and not replaced and not made and not is_parametrized(module)
+    return not replaced and not made and not is_parametrized(module)
 
 
 @functools.cache
-def layer_class(kind: Any, plain: Any) -> Any:
-    """The class of a layer that is of this kind, and a `plain` in all that the kind leaves open."""
-    if issubclass(kind, plain):
+def layer_class(kind: Any, plain: Any, custom: Any = None) -> Any:
+    """The class of a layer that is of this kind, and a `plain` in all that the kind leaves open.
+
+    With a `custom` kind, that one comes first.
+    """
+    if custom is None and issubclass(kind, plain):
         return kind
-    members = {"_made_of": (kind, plain), "__reduce__": _reduce}
-    return type(plain.__name__, (kind, plain), members)
+    members = {"_made_of": (kind, plain, custom), "__reduce__": _reduce}
+    kinds = (kind, plain) if custom is None else (custom, kind, plain)
+    return type(plain.__name__, kinds, members)
 
 
-def made_of(made: Any) -> tuple[Any, Any]:
+def made_of(made: Any) -> tuple[Any, ...]:
     """What `layer_class` made a class of: pickles name that, because they cannot name the class."""
-    parts: tuple[Any, Any] = vars(made).get("_made_of", (made, made))
+    parts: tuple[Any, ...] = vars(made).get("_made_of", (made, made))
     return parts
 
 
@@ -47,6 +59,6 @@ def _reduce(layer: Any) -> tuple[Any, ...]:
     return _empty, made_of(type(layer)), layer.__getstate__()
 
 
-def _empty(kind: Any, plain: Any) -> Any:
-    made = layer_class(kind, plain)
+def _empty(*parts: Any) -> Any:
+    made = layer_class(*parts)
     return made.__new__(made)

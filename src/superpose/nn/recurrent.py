@@ -48,7 +48,7 @@ class SequenceLayer(RecurrentLayer):
         """Outputs and last state, in the shapes of the plain layer."""
         selected, rows = self.selected(task)
         if rows is None:
-            plain = self.plain_with(selected)
+            plain = self.plain_with(self.plain_tensors(selected))
             plain._flat_weights = [getattr(plain, name) for name in self._flat_weights_names]
             return self.plain_class.forward(plain, input, hx)
         if isinstance(input, PackedSequence) or input.ndim != 3:

@@ -17,6 +17,7 @@ from superpose.errors import SuperposeError
 from superpose.nn.attention import MultiheadAttention
 from superpose.nn.base import plain_name
 from superpose.nn.conv import ForwardConv
+from superpose.nn.custom import CustomLayer
 from superpose.nn.layer import Layer
 from superpose.nn.linear import LinearLayer
 
@@ -96,7 +97,8 @@ class Weight:
     name: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layer, (LinearLayer, ForwardConv, MultiheadAttention)):
+        linear = isinstance(self.layer, (LinearLayer, ForwardConv, MultiheadAttention))
+        if not linear or isinstance(self.layer, CustomLayer):
             kind = type(self.layer).__name__
             raise SuperposeError(
                 f"{kind} {self.layer.layer!r} is not one linear map, so it can be neither solved "

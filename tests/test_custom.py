@@ -1,0 +1,300 @@
+"""Networks that use their layers in ways of their own: a forward of their own, weights read."""
+
+import copy
+import pickle
+
+import cases
+import pytest
+import torch
+import torch.nn.functional as F
+from test_model import randomise_private, rows_one_by_one
+from torch import nn
+
+import superpose as sp
+
+TASKS = torch.tensor([2, 0, 1, 2, 3])
+real_family = pytest.mark.parametrize(
+    "family", [name for name in cases.NAMES if name not in ("complex", "onepower")]
+)
+
+
+class Standardised(nn.Conv2d):
+    """As in networks without batch norm: the kernel is standardised, then given a gain."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.gain = nn.Parameter(torch.ones(self.out_channels, 1, 1, 1))
+
+    def forward(self, x):
+        deviation, mean = torch.std_mean(self.weight, (1, 2, 3), keepdim=True)
+        kernel = self.gain * (self.weight - mean) / deviation
+        return F.conv2d(x, kernel, self.bias, self.stride, self.padding, groups=self.groups)
+
+
+class Masked(nn.Linear):
+    """Writes into its weight before it uses it."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.register_buffer("mask", torch.ones_like(self.weight).tril())
+
+    def forward(self, input):
+        self.weight.data *= self.mask
+        return super().forward(input)
+
+
+class Quadratic(nn.Linear):
+    """Not linear in its weight, and with an option."""
+
+    def forward(self, x, scale=1.0):
+        return F.linear(x, scale * self.weight.square(), self.bias)
+
+
+class Tripled(nn.Conv2d):
+    def _conv_forward(self, input, weight, bias):
+        return 3 * super()._conv_forward(input, weight, bias)
+
+
+class NormAct(nn.BatchNorm2d):
+    """A norm and its activation in one, as timm has them."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.act(super().forward(x))
+
+
+class ChannelsLast(nn.LayerNorm):
+    """A layer norm over channels."""
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+CUSTOM = {
+    "standardised": lambda: (nn.Sequential(Standardised(4, 6, 3), nn.Flatten()), (4, 5, 5)),
+    "grouped": lambda: (nn.Sequential(Standardised(4, 6, 3, groups=2), nn.Flatten()), (4, 5, 5)),
+    "tripled": lambda: (nn.Sequential(Tripled(4, 6, 3), nn.Flatten()), (4, 5, 5)),
+    "quadratic": lambda: (nn.Sequential(Quadratic(7, 6), nn.ReLU()), (7,)),
+    "tokens": lambda: (nn.Sequential(Quadratic(7, 6), nn.Flatten()), (3, 7)),
+    "norm with activation": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), NormAct(6)), (4, 5, 5)),
+    "channels last": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), ChannelsLast(6)), (4, 5, 5)),
+}
+custom = pytest.mark.parametrize("name", CUSTOM)
+
+
+def made(name):
+    torch.manual_seed(0)
+    net, shape = CUSTOM[name]()
+    return net.eval(), torch.randn(5, *shape)
+
+
+@custom
+def test_identity_is_the_plain_network_bit_for_bit(name):
+    net, x = made(name)
+    model = sp.superpose(net, "identity", tasks=4)
+    y, plain = model(x, task=2), net(x)
+    assert torch.equal(y, plain)
+    y.square().sum().backward()
+    plain.square().sum().backward()
+    learned = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    for tensor, parameter in net.named_parameters():
+        layer, own = tensor.rsplit(".", 1)
+        private = f"{layer}.private.{own}.2"
+        assert torch.equal(learned[private if private in learned else tensor], parameter.grad)
+
+
+@custom
+@real_family
+def test_the_own_forward_runs_on_what_the_task_reads_out(name, family):
+    net, x = made(name)
+    model = randomise_private(sp.superpose(net, family, tasks=4)).eval()
+    y = model(x, task=1)
+    torch.testing.assert_close(sp.unsuperpose(model, 1)(x), y)
+    assert type(sp.unsuperpose(model)[0]) is type(net[0])
+    assert (y - model(x, task=2)).abs().max() > 1e-2
+    mixed = model(x, task=TASKS)
+    torch.testing.assert_close(mixed, rows_one_by_one(model, TASKS, x))
+    mixed.sum().backward()
+
+
+@custom
+def test_customised_layers_are_copied_pickled_and_saved(name, tmp_path):
+    net, x = made(name)
+    model = randomise_private(sp.superpose(net, tasks=4)).eval()
+    expected = model(x, task=TASKS)
+    sp.save(model, tmp_path / "model.safetensors")
+    for other in (
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),
+        sp.load(tmp_path / "model.safetensors", net).eval(),
+    ):
+        assert torch.equal(other(x, task=TASKS), expected)
+
+
+def test_what_a_customised_layer_adds_is_private_but_not_its_constants():
+    model = sp.superpose(nn.Sequential(Standardised(4, 6, 3), nn.Flatten(), Masked(54, 3)), tasks=2)
+    assert model.summary().superposed == ["0.weight", "2.weight"]
+    assert model.summary().private == ["0.bias", "0.gain", "2.bias"]
+    assert model.summary().shared == ["2.mask"]
+    shared = sp.superpose(nn.Sequential(Standardised(4, 6, 3)), tasks=2, private="shared")
+    assert shared.summary().shared == ["0.bias", "0.gain"]
+    none = sp.superpose(nn.Sequential(Standardised(4, 6, 3), NormAct(6)), tasks=2, private="none")
+    assert none.summary().shared == ["0.gain"]
+    assert none(torch.randn(5, 4, 5, 5), task=1).isfinite().all()
+
+
+def test_a_layer_that_writes_into_its_weight_leaves_the_others_weights_alone():
+    model = sp.superpose(nn.Sequential(Masked(6, 6)), tasks=3)
+    before = copy.deepcopy(model.state_dict())
+    products = model(torch.eye(6), task=1).T - model[0].private.bias.of(1)[:, None]
+    torch.testing.assert_close(products, products.tril())
+    assert products.diagonal().abs().min() > 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_statistics_of_a_customised_norm_are_the_tasks_own():
+    model, x = (
+        sp.superpose(nn.Sequential(nn.Conv2d(4, 6, 3), NormAct(6)), tasks=4),
+        made("tripled")[1],
+    )
+    model(x, task=1)
+    means = model[1].private.running_mean
+    assert means.of(1).abs().max() > 0
+    assert means.of(2).abs().max() == 0
+    with pytest.raises(sp.SuperposeError, match="'1' takes statistics over the rows"):
+        model(x, task=TASKS)
+
+
+def test_options_of_a_customised_layer_reach_it():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = Quadratic(7, 6)
+
+        def forward(self, x):
+            return self.layer(x=x, scale=2.0)
+
+    model, x = randomise_private(sp.superpose(Twice(), tasks=4)), torch.randn(5, 7)
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+
+
+def test_a_customised_layer_can_be_private_as_a_whole():
+    net = nn.Sequential(nn.Linear(7, 7), Quadratic(7, 6))
+    model = randomise_private(sp.superpose(net, tasks=4, private_layers=["1"]))
+    assert model.summary().private[1:] == ["1.weight", "1.bias"]
+    x = torch.randn(5, 7)
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+
+
+def test_a_customised_layer_is_no_linear_map_to_be_solved_for():
+    nets = {name: nn.Sequential(nn.Linear(7, 7), Quadratic(7, 6)) for name in "ab"}
+    rows = {name: torch.randn(20, 2) @ torch.randn(2, 7) for name in "ab"}  # they fit
+    with pytest.raises(sp.SuperposeError, match="Quadratic '1' is not one linear map"):
+        sp.pack(nets, calibration=rows)
+    with pytest.raises(sp.SuperposeError, match="Quadratic '1' is not one linear map"):
+        sp.pack(nets, method="delta")
+    packed = sp.pack(nets, method="sum")
+    assert packed.summary().superposed == ["0.weight", "1.weight"]
+    alone = sp.pack(nets, calibration=rows, private_layers=["1"])
+    assert (alone(rows["a"], task="a") - nets["a"](rows["a"])).abs().max() < 1e-3
+
+
+def test_a_quantised_weight_is_left_alone():
+    class Packed4(nn.Linear):
+        def __init__(self):
+            super().__init__(8, 6)
+            self.weight = nn.Parameter(torch.zeros(24, dtype=torch.uint8), requires_grad=False)
+
+        def forward(self, x):
+            return x[..., :6] + self.bias
+
+    model = sp.superpose(nn.Sequential(Packed4(), nn.Linear(6, 3)), tasks=2)
+    assert model.summary().superposed == ["1.weight"]
+    assert "0.weight" in model.summary().shared
+
+
+class Reads(nn.Module):
+    """Uses its layers without calling them, as window attention and fused kernels do."""
+
+    def __init__(self, bias=True):
+        super().__init__()
+        self.inner = nn.Linear(7, 6, bias=bias)
+        self.norm = nn.LayerNorm(6)
+        self.kernel = nn.Conv1d(1, 4, 3)
+        self.called = nn.Linear(16, 3)
+
+    def forward(self, x):
+        assert self.inner.weight.dtype == x.dtype
+        y = F.linear(x, self.inner.weight, self.inner.bias)
+        y = F.layer_norm(y, (6,), self.norm.weight, self.norm.bias)
+        y = F.conv1d(y.unsqueeze(1), self.kernel.weight, self.kernel.bias)
+        return self.called(y.flatten(1))
+
+
+class Looks(nn.Module):
+    """Looks at a weight's type and shape, and calls the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(7, 6)
+
+    def forward(self, x):
+        weight = self.inner.weight
+        assert isinstance(weight, torch.Tensor)
+        assert weight.shape == (6, 7)
+        assert weight.size(0) == len(weight) == 6
+        return self.inner(x.to(weight.device, weight.dtype))
+
+
+@real_family
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_weight_that_is_read_is_the_tasks(family, bias):
+    torch.manual_seed(0)
+    net, x = Reads(bias), torch.randn(5, 7)
+    model = randomise_private(sp.superpose(net, family, tasks=4))
+    y = model(x, task=1)
+    plain = sp.unsuperpose(model, 1)
+    torch.testing.assert_close(y, plain(x))
+    assert (y - model(x, task=2)).abs().max() > 1e-2
+    y.sum().backward()
+    plain(x).sum().backward()
+    stored, read = model.inner.weight.grad, plain.inner.weight.grad
+    context = model.inner.contexts["weight"].derive(1)
+    torch.testing.assert_close(context.bind_weight(stored.double()).float(), read)
+    assert model.inner.weight is model.inner._parameters["weight"]
+
+
+def test_rows_of_many_tasks_cannot_share_a_weight_that_is_read():
+    model = sp.superpose(Reads(), tasks=4)
+    with pytest.raises(sp.SuperposeError, match=r"uses 'inner\.weight' without calling"):
+        model(torch.randn(5, 7), task=TASKS)
+
+
+def test_a_weight_can_be_looked_at_with_rows_of_many_tasks():
+    model, x = randomise_private(sp.superpose(Looks(), tasks=4)), torch.randn(5, 7)
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+
+
+def test_a_weight_that_is_read_is_the_tasks_in_a_compiled_network():
+    torch.manual_seed(0)
+    x = torch.randn(5, 7)
+    for net in (Reads(), Looks()):
+        model = randomise_private(sp.superpose(net, tasks=4))
+        run = torch.compile(model.run, fullgraph=True, backend="aot_eager")
+        for task in (1, 2):
+            torch.testing.assert_close(run(model.selection(task), x), model(x, task=task))
+    with torch.no_grad():
+        torch.testing.assert_close(run(model.selection(TASKS), x), model(x, task=TASKS))
+
+
+def test_a_weight_can_be_set_while_a_task_is_chosen():
+    model = sp.superpose(Looks(), tasks=2)
+    with model.task(1), torch.no_grad():
+        model.inner.weight.zero_()
+    assert model.inner.weight.abs().max() == 0
+    model.inner.weight = nn.Parameter(torch.ones(6, 7))
+    assert torch.equal(model.state_dict()["inner.weight"], torch.ones(6, 7))
