@@ -73,6 +73,35 @@ class ChannelsLast(nn.LayerNorm):
         return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
+class RootMeanSquare(nn.Module):
+    """As language models write it themselves."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+
+    def forward(self, x):
+        return self.weight * x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+    def twice(self, x):
+        return 2 * self.weight * x
+
+
+class OwnBatchNorm(nn.Module):
+    """As written by hand: statistics are set anew, and there is something else inside."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, features))
+        self.register_buffer("mean", torch.zeros(features))
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.act(self.scale * (x - self.mean))
+
+
 CUSTOM = {
     "standardised": lambda: (nn.Sequential(Standardised(4, 6, 3), nn.Flatten()), (4, 5, 5)),
     "grouped": lambda: (nn.Sequential(Standardised(4, 6, 3, groups=2), nn.Flatten()), (4, 5, 5)),
@@ -80,6 +109,9 @@ CUSTOM = {
     "quadratic": lambda: (nn.Sequential(Quadratic(7, 6), nn.ReLU()), (7,)),
     "tokens": lambda: (nn.Sequential(Quadratic(7, 6), nn.Flatten()), (3, 7)),
     "norm with activation": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), NormAct(6)), (4, 5, 5)),
+    "own norm": lambda: (nn.Sequential(nn.Linear(7, 6), RootMeanSquare(6)), (3, 7)),
+    "own batch norm": lambda: (nn.Sequential(nn.Linear(7, 6), OwnBatchNorm(6)), (7,)),
+    "slope": lambda: (nn.Sequential(nn.Linear(7, 6), nn.PReLU()), (7,)),
     "channels last": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), ChannelsLast(6)), (4, 5, 5)),
 }
 custom = pytest.mark.parametrize("name", CUSTOM)
@@ -166,6 +198,90 @@ def test_statistics_of_a_customised_norm_are_the_tasks_own():
     assert means.of(2).abs().max() == 0
     with pytest.raises(sp.SuperposeError, match="'1' takes statistics over the rows"):
         model(x, task=TASKS)
+
+
+def test_statistics_that_are_set_anew_are_the_tasks_own():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(7, 6), OwnBatchNorm(6)), torch.randn(5, 7)
+    model = sp.superpose(net, "identity", tasks=3)
+    for _ in range(2):
+        model(x, task=1)
+        net(x)
+    means = model[1].private.mean
+    assert torch.equal(means.of(1), net[1].mean)
+    assert means.of(2).abs().max() == means.of(0).abs().max() == 0
+    with pytest.raises(sp.SuperposeError, match="'1' keeps statistics of the rows"):
+        model(x, task=[0, 1, 2, 2, 1])
+
+
+def test_vectors_of_other_modules_are_private_and_their_matrices_are_not():
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows = nn.Parameter(torch.randn(4, 6))
+            self.scale = nn.Parameter(torch.ones(6))
+
+        def forward(self, x):
+            return x + self.scale * self.rows.sum(0)
+
+    class Held(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+            self.scales = nn.ParameterList([nn.Parameter(torch.ones(6))])
+            self.clashing = RootMeanSquare(6)
+            self.clashing.device = "somewhere"
+            self.table = Table()
+            self.norm = RootMeanSquare(6)
+
+        def forward(self, x):
+            return self.norm(self.table(self.clashing(self.layer(x) * self.scales[0])))
+
+    net = Held()
+    summary = sp.superpose(net, tasks=2).summary()
+    assert summary.private == ["layer.bias", "norm.weight"]
+    assert summary.shared == ["scales.0", "clashing.weight", "table.rows", "table.scale"]
+    for private in ("shared", "none"):
+        assert "norm.weight" in sp.superpose(net, tasks=2, private=private).summary().shared
+    whole = sp.superpose(net, tasks=4, private_layers=["table"])
+    assert whole.summary().private == ["layer.bias", "table.rows", "table.scale", "norm.weight"]
+    x = torch.randn(5, 6)
+    randomise_private(whole)
+    torch.testing.assert_close(whole(x, task=TASKS), rows_one_by_one(whole, TASKS, x))
+    with pytest.raises(sp.SuperposeError, match="'clashing' already has 'device'"):
+        sp.superpose(net, private_layers=["clashing"])
+    with pytest.raises(sp.SuperposeError, match="'scales' is a ParameterList, which cannot"):
+        sp.superpose(net, private_layers=["scales"])
+
+
+def test_other_methods_of_a_private_module_have_the_tasks_tensors():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm = nn.Linear(6, 6), RootMeanSquare(6)
+
+        def forward(self, x):
+            return self.norm.twice(self.layer(x)) + self.norm.weight
+
+    model, x = randomise_private(sp.superpose(Net(), tasks=4)), torch.randn(5, 6)
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+    model(x, task=1).sum().backward()
+    assert model.norm.private.weight.of(1).grad.abs().max() > 0
+    with pytest.raises(sp.SuperposeError, match=r"uses 'norm\.weight' without calling"):
+        model(x, task=TASKS)
+
+
+def test_models_with_norms_of_their_own_are_packed():
+    torch.manual_seed(0)
+    nets = {name: nn.Sequential(nn.Linear(20, 6), RootMeanSquare(6)) for name in "ab"}
+    rows = {name: torch.randn(40, 5) @ torch.randn(5, 20) for name in "ab"}  # they fit
+    for net in nets.values():
+        nn.init.uniform_(net[1].weight)
+    packed = sp.pack(nets, calibration=rows)
+    for name, net in nets.items():
+        torch.testing.assert_close(
+            packed(rows[name], task=name), net(rows[name]), atol=1e-3, rtol=0
+        )
 
 
 def test_options_of_a_customised_layer_reach_it():
@@ -282,7 +398,8 @@ def test_a_weight_can_be_looked_at_with_rows_of_many_tasks():
 def test_a_weight_that_is_read_is_the_tasks_in_a_compiled_network():
     torch.manual_seed(0)
     x = torch.randn(5, 7)
-    for net in (Reads(), Looks()):
+    norm = nn.Sequential(nn.Linear(7, 6), RootMeanSquare(6), nn.PReLU(), Quadratic(6, 3))
+    for net in (Reads(), norm, Looks()):
         model = randomise_private(sp.superpose(net, tasks=4))
         run = torch.compile(model.run, fullgraph=True, backend="aot_eager")
         for task in (1, 2):

@@ -42,7 +42,37 @@ def resnet():
     }
 
 
-@pytest.mark.parametrize("make", [bert, gpt2, vit, resnet])
+def llama():
+    config = transformers.LlamaConfig(
+        vocab_size=30, intermediate_size=32, num_key_value_heads=1, **SMALL
+    )
+    return transformers.LlamaForCausalLM(config), {"input_ids": torch.randint(0, 30, (3, 5))}
+
+
+def t5():
+    config = transformers.T5Config(
+        vocab_size=30, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_heads=2
+    )
+    ids = torch.randint(0, 30, (3, 5))
+    inputs = {"input_ids": ids, "decoder_input_ids": ids}
+    return transformers.T5ForConditionalGeneration(config), inputs
+
+
+def wavlm():
+    config = transformers.WavLMConfig(
+        conv_dim=(8, 8),
+        conv_stride=(5, 2),
+        conv_kernel=(10, 3),
+        num_conv_pos_embeddings=8,
+        num_conv_pos_embedding_groups=2,
+        intermediate_size=32,
+        **SMALL,
+    )
+    net = transformers.WavLMForSequenceClassification(config)
+    return net, {"input_values": torch.randn(3, 300)}
+
+
+@pytest.mark.parametrize("make", [bert, gpt2, llama, t5, vit, resnet])
 @pytest.mark.parametrize("family", ["binary", "hadamard"])
 def test_models_from_transformers(make, family):
     torch.manual_seed(0)
@@ -66,6 +96,39 @@ def test_models_from_transformers(make, family):
     model(**inputs, task=2).logits.sum().backward()
     identity = sp.superpose(net, "identity", tasks=2)
     assert torch.equal(identity(**inputs, task=1).logits, net(**inputs).logits)
+
+
+def test_attention_that_uses_weights_without_calling_its_layers():
+    torch.manual_seed(0)
+    net, inputs = wavlm()
+    model = randomise_private(sp.superpose(net.eval(), tasks=3)).eval()
+    logits = model(**inputs, task=1).logits
+    torch.testing.assert_close(logits, sp.unsuperpose(model, 1)(**inputs).logits)
+    assert (logits - model(**inputs, task=2).logits).abs().max() > 1e-3
+    logits.sum().backward()
+    assert model.wavlm.encoder.layers[0].attention.k_proj.weight.grad.abs().max() > 0
+    with pytest.raises(sp.SuperposeError, match=r"uses '.*q_proj\.bias' without calling"):
+        model(**inputs, task=TASKS)
+
+
+@pytest.mark.parametrize("make", [llama, t5])
+def test_models_whose_norms_differ_are_packed_together(make):
+    torch.manual_seed(0)
+    models = {name: make()[0].eval() for name in ("a", "b")}
+    inputs = make()[1]
+    for net in models.values():
+        with torch.no_grad():
+            for name, tensor in net.named_parameters():
+                if "norm" in name:
+                    tensor.uniform_(0.5, 1.5)
+    packed = sp.pack(models, calibration=dict.fromkeys(models, inputs))
+    assert any("norm" in name for name in packed.summary().private)
+    with torch.no_grad():
+        for name, net in models.items():
+            unpacked = sp.unpack(packed, name)(**inputs).logits
+            torch.testing.assert_close(packed(**inputs, task=name).logits, unpacked)
+            wrong = (unpacked - net(**inputs).logits).square().sum()
+            assert wrong < 0.5 * net(**inputs).logits.square().sum()
 
 
 @pytest.mark.parametrize("make", [bert, gpt2])

@@ -25,7 +25,7 @@ from superpose.nn.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
-from superpose.nn.custom import CustomLayer
+from superpose.nn.custom import CustomLayer, PrivateLayer
 from superpose.nn.layer import Layer, joined, pair
 from superpose.nn.linear import Embedding, Linear, TransposedLinear
 from superpose.nn.norm import (
@@ -121,6 +121,8 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
         bound = _superposed_form(name, module, WEIGHTED | _transposed(module))
         norms = NORMS | TABLES if entire else NORMS
         kind = bound or _superposed_form(name, module, norms)
+        if kind is None and (entire or conversion.private == "per-task"):
+            kind = _private_form(name, module, entire)
         if kind is None:
             if isinstance(module, nn.MultiheadAttention):
                 skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
@@ -128,7 +130,8 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
                 raise SuperposeError(
                     f"private_layers: {name!r} is a {type(module).__name__}, which cannot be "
                     "private; linear, convolution, attention, recurrent, embedding and norm "
-                    "layers can"
+                    "layers can, and modules whose class has a forward and that have no layers in "
+                    "them"
                 )
             continue
         if conversion.private == "none" and not entire:
@@ -215,18 +218,42 @@ def _superposed_form(
 
     There is none if that cannot be told from its class, or if its weight is not one to be bound.
     """
-    own: Any = type(module)
-    kind: Any
     for plain, kind in forms.items():
         if not isinstance(module, plain) or not computes_by_class(module):
             continue
-        if computes_as(module, plain):
-            _check_names(layer, module, plain, (kind,))
-            return layer_class(kind, own)
-        if issubclass(kind, NormLayer) or _keeps_weight(module):
-            _check_names(layer, module, plain, (kind, CustomLayer))
-            return layer_class(kind, own, CustomLayer)
+        custom = not computes_as(module, plain)
+        if not custom or issubclass(kind, NormLayer) or _keeps_weight(module):
+            kinds = (CustomLayer, kind) if custom else (kind,)
+            taken = _taken(module, plain, kinds)
+            if taken:
+                raise _hidden(layer, module, taken)
+            return _made(kinds, module, tuple(module._parameters) if custom else ())
     return None
+
+
+def _private_form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None:
+    """A module of another kind, which each task has for itself if that is asked for.
+
+    If not, then one that has vectors only: a norm, a scale, an activation with a slope.
+    """
+    learned = list(module.parameters(recurse=False))
+    own = [*learned, *module.buffers(recurse=False)]
+    vectors = all(tensor.numel() == max(tensor.shape, default=1) for tensor in own)
+    numbers = all(tensor.is_floating_point() for tensor in learned)  # quantised ones are not
+    held = [t for child in module.children() for t in (*child.parameters(), *child.buffers())]
+    computes = type(module).forward is not nn.Module.forward and computes_by_class(module)
+    if not learned or held or not computes or not (entire or (vectors and numbers)):
+        return None
+    taken = _taken(module, nn.Module, (PrivateLayer,))
+    if taken and entire:
+        raise _hidden(layer, module, taken)
+    return None if taken else _made((PrivateLayer,), module, tuple(module._parameters))
+
+
+def _made(kinds: tuple[type[Layer], ...], module: Any, read: tuple[str, ...]) -> type[Layer]:
+    own: Any = type(module)
+    made: type[Layer] = layer_class(kinds, own, read)
+    return made
 
 
 def _keeps_weight(module: Any) -> bool:
@@ -249,20 +276,23 @@ def _transposed(module: nn.Module) -> dict[type[nn.Module], type[Layer]]:
     return {k: TransposedLinear for k in kinds if k.__module__.startswith("transformers.")}
 
 
-def _check_names(layer: str, module: nn.Module, plain: type, kinds: Iterable[type[Layer]]) -> None:
-    """What a layer gets must not hide what it has."""
+def _taken(module: nn.Module, plain: type, kinds: Iterable[type[Layer]]) -> str | None:
+    """A name that a module has, and that it would get."""
 
     def names(classes: Iterable[type]) -> set[str]:
         return {n for one in classes for n in (*vars(one), *inspect.get_annotations(one))}
 
     own = names(one for kind in kinds for one in kind.__mro__ if issubclass(one, Layer))
     own -= names(plain.__mro__) | set(module._parameters)
-    for name in sorted(own):
-        if hasattr(module, name) and not name.startswith("__"):
-            raise SuperposeError(
-                f"{type(module).__name__} {layer!r} already has {name!r}, which a superposed layer "
-                "needs: rename it, or name the layer in skip"
-            )
+    return next((n for n in sorted(own) if hasattr(module, n) and not n.startswith("__")), None)
+
+
+def _hidden(layer: str, module: nn.Module, name: str) -> SuperposeError:
+    """What a layer gets must not hide what it has."""
+    return SuperposeError(
+        f"{type(module).__name__} {layer!r} already has {name!r}, which a superposed layer needs: "
+        "rename it, or name the layer in skip"
+    )
 
 
 def _check_initialised(name: str, module: nn.Module) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer
 from superpose.nn.norm import TrackedNorm
 
@@ -22,9 +23,15 @@ class CustomLayer(Layer):
         """The plain layer's forward pass."""
         selected, rows = self.selected()
         if rows is None:
-            return self.plain_forward(selected, *inputs, **options)
+            return self.of_one_task(self.plain_tensors(selected), *inputs, **options)
         if isinstance(self, TrackedNorm):
             self.check_mixed(self.running_mean is not None)
+        if self.training and any(name in selected.private for name in self._buffers):
+            raise SuperposeError(
+                f"layer {self.layer!r} keeps statistics of the rows that it sees, which rows of "
+                "different tasks would change for each other: call model.eval(), or run each task "
+                "by itself"
+            )
         given: dict[Any, Any] = {**dict(enumerate(inputs)), **options}  # by place or name
         mapped = {name: x for name, x in given.items() if isinstance(x, Tensor)}
         dims = {name: self.rows_at(x, rows) for name, x in mapped.items()}
@@ -39,3 +46,23 @@ class CustomLayer(Layer):
         dim = next(iter(dims.values()))
         over_rows = torch.vmap(of_row, in_dims=(0, dims), out_dims=dim, randomness="different")
         return over_rows(self.plain_tensors(selected, rows), mapped)
+
+    def of_one_task(self, tensors: dict[str, Tensor], *inputs: Any, **options: Any) -> Any:
+        """The same for one task; statistics that it sets anew, not in place, are kept too."""
+        plain = self.plain_with(tensors)
+        statistics = [name for name in self._buffers if name in tensors]
+        plain._buffers = {n: own for n, own in self._buffers.items() if n not in statistics}
+        y = self.plain_class.forward(plain, *inputs, **options)
+        for name in statistics:
+            new = getattr(plain, name)
+            if new is not tensors[name]:
+                tensors[name].copy_(new.detach())
+        return y
+
+
+class PrivateLayer(CustomLayer):
+    """A module that is none of PyTorch's layers, all of which each task has for itself."""
+
+    def bound(self) -> dict[str, tuple[int, int]]:
+        """No weight."""
+        return {}

@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from superpose.nn.reading import of_active_task
+
 COMPUTES = ("forward", "_conv_forward")
 
 
@@ -37,21 +39,21 @@ def computes_by_class(module: nn.Module) -> bool:
 
 
 @functools.cache
-def layer_class(kind: Any, plain: Any, custom: Any = None) -> Any:
-    """The class of a layer that is of this kind, and a `plain` in all that the kind leaves open.
+def layer_class(kinds: tuple[Any, ...], plain: Any, read: tuple[str, ...] = ()) -> Any:
+    """The class of a layer that is of these kinds, and a `plain` in all that they leave open.
 
-    With a `custom` kind, that one comes first.
+    Its tensors of the names in `read` are those of the active task.
     """
-    if custom is None and issubclass(kind, plain):
-        return kind
-    members = {"_made_of": (kind, plain, custom), "__reduce__": _reduce}
-    kinds = (kind, plain) if custom is None else (custom, kind, plain)
-    return type(plain.__name__, kinds, members)
+    if len(kinds) == 1 and issubclass(kinds[0], plain):
+        return kinds[0]
+    members = {"_made_of": (kinds, plain, read), "__reduce__": _reduce}
+    members |= {name: of_active_task(name) for name in read}
+    return type(plain.__name__, (*kinds, plain), members)
 
 
 def made_of(made: Any) -> tuple[Any, ...]:
     """What `layer_class` made a class of: pickles name that, because they cannot name the class."""
-    parts: tuple[Any, ...] = vars(made).get("_made_of", (made, made))
+    parts: tuple[Any, ...] = vars(made).get("_made_of", ((made,), made))
     return parts
 
 
