@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch.utils.checkpoint import checkpoint
 
 import superpose as sp
 from superpose.nn import Layer
@@ -44,6 +45,38 @@ def randomise_private(model):
             if "private" in name and tensor.is_floating_point() and "covariance" not in name:
                 tensor.add_(torch.rand_like(tensor))
     return model
+
+
+class Recomputed(nn.Module):
+    """Computes its activations again in the backward pass, if there is a way to."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.net, self.way = mlp(), way
+
+    def forward(self, x):
+        return self.way(self.net, x) if self.way else self.net(x)
+
+
+@every_family
+def test_what_is_computed_again_has_the_task_it_had(family):
+    again = partial(checkpoint, use_reentrant=False, context_fn=sp.same_task)
+    model = randomise_private(sp.superpose(Recomputed(again), family, tasks=4))
+    kept, x = copy.deepcopy(model), torch.randn(5, 12)
+    kept.way = None
+    for tasks in ([1, 2], [torch.tensor([2, 0, 1, 2, 3]), 3]):
+        for one in (model, kept):
+            one.zero_grad()
+            loss = sum(one(x, task=task).square().sum() for task in tasks)
+            loss.backward(retain_graph=True)
+            loss.backward()
+        for own, other in zip(model.parameters(), kept.parameters(), strict=True):
+            assert (own.grad is None) == (other.grad is None)
+            if own.grad is not None:
+                torch.testing.assert_close(own.grad, other.grad)
+    kept.way = partial(checkpoint, use_reentrant=False)
+    with pytest.raises(sp.SuperposeError, match=r"context_fn=superpose\.same_task"):
+        kept(x, task=1).sum().backward()
 
 
 @every_family

@@ -98,6 +98,26 @@ def test_models_from_transformers(make, family):
     assert torch.equal(identity(**inputs, task=1).logits, net(**inputs).logits)
 
 
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_activations_that_are_computed_again_are_the_tasks(make):
+    torch.manual_seed(0)
+    net, inputs = make()
+    kept = sp.superpose(net, tasks=3).train()
+    again = sp.superpose(net, tasks=3).train()
+    again.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": sp.same_task})
+    for module in (*kept.modules(), *again.modules()):
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    for model in (kept, again):
+        losses = [model(**inputs, task=task).logits.square().sum() for task in (1, 2)]
+        torch.stack(losses).sum().backward()  # that of task 1 after task 2 has run
+    learned = [name for name, own in kept.named_parameters() if own.grad is not None]
+    assert len(learned) > 20
+    for name in learned:
+        own, other = kept.get_parameter(name).grad, again.get_parameter(name).grad
+        torch.testing.assert_close(own, other)
+
+
 def test_attention_that_uses_weights_without_calling_its_layers():
     torch.manual_seed(0)
     net, inputs = wavlm()

@@ -8,6 +8,7 @@ from superpose.analysis import crosstalk, plan
 from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, superpose, unsuperpose
+from superpose.nn.selection import same_task
 from superpose.store import Packed, pack, unpack
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "nn",
     "pack",
     "plan",
+    "same_task",
     "save",
     "superpose",
     "unpack",

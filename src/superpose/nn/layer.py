@@ -299,7 +299,8 @@ class Layer(nn.Module):
         if selection is None or self.layer not in selection.layers:
             raise SuperposeError(
                 f"no task is active for layer {self.layer!r}: call model(x, task=…), or wrap the "
-                "call in `with model.task(…):`"
+                "call in `with model.task(…):`; torch.utils.checkpoint takes use_reentrant=False "
+                "and context_fn=superpose.same_task"
             )
         return selection.layers[self.layer], selection.rows
 

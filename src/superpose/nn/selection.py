@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -85,6 +86,29 @@ active = _Active()
 A thread-local, not a ContextVar, because the compiler traces the former; a forward pass never
 awaits, so asynchronous tasks cannot see each other's.
 """
+
+
+class Again(AbstractContextManager[None]):
+    """Runs layers with a selection once more, as often as it is entered."""
+
+    def __init__(self, selection: Selection | None) -> None:
+        self.selection = selection
+
+    def __enter__(self) -> None:
+        self.before, active.selection = active.selection, self.selection
+
+    def __exit__(self, *error: object) -> None:
+        active.selection = self.before
+
+
+def same_task() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """The `context_fn` of `torch.utils.checkpoint`: what is computed again has the task it had.
+
+    >>> from torch.utils.checkpoint import checkpoint
+    >>> checkpoint(torch.sin, torch.ones(1), use_reentrant=False, context_fn=same_task)
+    tensor([0.8415])
+    """
+    return nullcontext(), Again(active.selection)
 
 
 class untraced(Generic[P, R]):  # noqa: N801 (it is used as a decorator)
