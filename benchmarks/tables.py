@@ -18,7 +18,14 @@ from superpose.experiments import bench
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
-    ROOT / name for name in ("README.md", "docs/learning.md", "docs/speed.md", "docs/storage.md")
+    ROOT / name
+    for name in (
+        "README.md",
+        "docs/learning.md",
+        "docs/models.md",
+        "docs/speed.md",
+        "docs/storage.md",
+    )
 ]
 STORED_BY = {
     "alone": "each net alone, mean of all",
@@ -27,6 +34,10 @@ STORED_BY = {
     "solve": "solve",
     "delta": "delta",
     "sum": "sum",
+}
+WHY = {  # by how the error begins
+    "layer": "a layer sees other things than the rows in its first dimension",
+    "the": "uses weights without calling their layers",
 }
 RECIPE = "hadamard+projection"
 FAMILIES = ["hadamard", "rotation", "phase", "complex", "onepower", "binary", "standard"]
@@ -77,6 +88,25 @@ def learning() -> str:
         told_as = method if strength is None else f"{method}, strength {strength:g}"
         cells = (f"{100 * result[name]:.1f}" for name in names)
         lines.append(f"| {told_as} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def zoo() -> str:
+    """Architectures of `transformers`, and what became of them."""
+    lines = [
+        "| architecture | weights bound | shared, beside embeddings | one task per row |",
+        "|---|---|---|---|",
+    ]
+    for row in rows("models/transformers"):
+        normed = {name.partition(".parametrizations")[0] for name in row["shared"]}
+        normed -= set(row["shared"])
+        rest = [name for name in row["shared"] if not name.startswith(tuple(normed))]
+        last = {name.removesuffix(".weight").rpartition(".")[2] for name in rest}
+        other = [name for name in sorted(last) if not re.search(r"emb|^w[tp]e$|shared", name)]
+        shared = [f"`{name}`" for name in other]
+        shared += ["a convolution with `weight_norm`"] if normed else []
+        alike = "yes" if row["rows"] is not None else f"no: {WHY[row['why'].split()[0]]}"
+        lines.append(f"| {row['name']} | {row['bound']} | {', '.join(shared)} | {alike} |")
     return "\n".join(lines)
 
 
@@ -207,6 +237,7 @@ TABLES = {
     "first use": first_use,
     "families": families,
     "learning": learning,
+    "zoo": zoo,
     "theory": theory,
     "mnist": mnist,
     "cifar": cifar,
