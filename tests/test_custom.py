@@ -102,6 +102,41 @@ class OwnBatchNorm(nn.Module):
         return self.act(self.scale * (x - self.mean))
 
 
+class OwnLinear(nn.Module):
+    """As written by hand."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.randn(outputs, inputs))
+        self.offset = nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x):
+        return x @ self.kernel.T + self.offset
+
+
+class Experts(nn.Module):
+    """A matrix for each expert, as mixtures of experts keep them."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(3, 8, inputs))
+        self.down = nn.Parameter(torch.randn(3, outputs, 8))
+        self.register_buffer("constants", torch.ones(3, 8))
+
+    def forward(self, x, share):
+        hidden = torch.einsum("...i,eoi->...eo", x, self.up).relu() + self.constants
+        return torch.einsum("...ei,eoi,...e->...o", hidden, self.down, share)
+
+
+class Mixture(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(inputs, 3), Experts(inputs, outputs)
+
+    def forward(self, x):
+        return self.experts(x, share=self.gate(x).softmax(-1))
+
+
 CUSTOM = {
     "standardised": lambda: (nn.Sequential(Standardised(4, 6, 3), nn.Flatten()), (4, 5, 5)),
     "grouped": lambda: (nn.Sequential(Standardised(4, 6, 3, groups=2), nn.Flatten()), (4, 5, 5)),
@@ -109,6 +144,9 @@ CUSTOM = {
     "quadratic": lambda: (nn.Sequential(Quadratic(7, 6), nn.ReLU()), (7,)),
     "tokens": lambda: (nn.Sequential(Quadratic(7, 6), nn.Flatten()), (3, 7)),
     "norm with activation": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), NormAct(6)), (4, 5, 5)),
+    "own linear": lambda: (nn.Sequential(OwnLinear(7, 6), nn.ReLU(), OwnLinear(6, 3)), (7,)),
+    "own linear, tokens": lambda: (nn.Sequential(OwnLinear(7, 6)), (3, 7)),
+    "mixture of experts": lambda: (nn.Sequential(Mixture(7, 6)), (7,)),
     "own norm": lambda: (nn.Sequential(nn.Linear(7, 6), RootMeanSquare(6)), (3, 7)),
     "own batch norm": lambda: (nn.Sequential(nn.Linear(7, 6), OwnBatchNorm(6)), (7,)),
     "slope": lambda: (nn.Sequential(nn.Linear(7, 6), nn.PReLU()), (7,)),
@@ -173,8 +211,10 @@ def test_what_a_customised_layer_adds_is_private_but_not_its_constants():
     assert model.summary().shared == ["2.mask"]
     shared = sp.superpose(nn.Sequential(Standardised(4, 6, 3)), tasks=2, private="shared")
     assert shared.summary().shared == ["0.bias", "0.gain"]
-    none = sp.superpose(nn.Sequential(Standardised(4, 6, 3), NormAct(6)), tasks=2, private="none")
-    assert none.summary().shared == ["0.gain"]
+    layers = (Standardised(4, 6, 3), NormAct(6), nn.Flatten(), OwnLinear(54, 3))
+    none = sp.superpose(nn.Sequential(*layers), tasks=2, private="none")
+    assert none.summary().superposed == ["0.weight", "3.kernel"]
+    assert none.summary().shared == ["0.gain", "3.offset"]
     assert none(torch.randn(5, 4, 5, 5), task=1).isfinite().all()
 
 
@@ -214,7 +254,7 @@ def test_statistics_that_are_set_anew_are_the_tasks_own():
         model(x, task=[0, 1, 2, 2, 1])
 
 
-def test_vectors_of_other_modules_are_private_and_their_matrices_are_not():
+def test_vectors_of_other_modules_are_private_and_their_matrices_are_bound():
     class Table(nn.Module):
         def __init__(self):
             super().__init__()
@@ -239,8 +279,9 @@ def test_vectors_of_other_modules_are_private_and_their_matrices_are_not():
 
     net = Held()
     summary = sp.superpose(net, tasks=2).summary()
-    assert summary.private == ["layer.bias", "norm.weight"]
-    assert summary.shared == ["scales.0", "clashing.weight", "table.rows", "table.scale"]
+    assert summary.superposed == ["layer.weight", "table.rows"]
+    assert summary.private == ["layer.bias", "table.scale", "norm.weight"]
+    assert summary.shared == ["scales.0", "clashing.weight"]
     for private in ("shared", "none"):
         assert "norm.weight" in sp.superpose(net, tasks=2, private=private).summary().shared
     whole = sp.superpose(net, tasks=4, private_layers=["table"])
@@ -252,6 +293,63 @@ def test_vectors_of_other_modules_are_private_and_their_matrices_are_not():
         sp.superpose(net, private_layers=["clashing"])
     with pytest.raises(sp.SuperposeError, match="'scales' is a ParameterList, which cannot"):
         sp.superpose(net, private_layers=["scales"])
+
+
+def test_what_looks_up_and_what_reads_its_weights_elsewhere_is_left_alone():
+    class OwnGRU(nn.GRU):
+        def forward(self, x):
+            return super().forward(x)[0]
+
+    class Bag(nn.EmbeddingBag):
+        def forward(self, x):
+            return super().forward(x)
+
+    net = nn.Sequential(Bag(5, 4), nn.Unflatten(1, (1, 4)), OwnGRU(4, 4), nn.Linear(4, 2))
+    model = sp.superpose(net, tasks=2)
+    assert model.summary().superposed == ["3.weight"]
+    assert model(torch.zeros(2, 3, dtype=torch.int64), task=1).shape == (2, 1, 2)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_cells_of_recurrent_networks():
+    torch.manual_seed(0)
+    model = randomise_private(sp.superpose(nn.LSTMCell(7, 6), tasks=4))
+    assert model.summary().superposed == ["weight_ih", "weight_hh"]
+    x, state = torch.randn(5, 7), (torch.randn(5, 6), torch.randn(5, 6))
+    for own, plain in zip(model(x, state, task=1), sp.unsuperpose(model, 1)(x, state), strict=True):
+        torch.testing.assert_close(own, plain)
+    with pytest.raises(sp.SuperposeError, match=r"cannot be mapped over rows.*lstm_cell"):
+        model(x, state, task=TASKS)
+    model = randomise_private(sp.superpose(nn.GRUCell(7, 6), tasks=4))
+    mixed = model(x, hx=state[0], task=TASKS)
+    for row, task in enumerate(TASKS):
+        alone = model(x[row : row + 1], hx=state[0][row : row + 1], task=task)
+        torch.testing.assert_close(mixed[row : row + 1], alone)
+
+
+def test_a_module_without_rows_takes_one_task_at_a_time():
+    class Prompt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.text = nn.Parameter(torch.randn(3, 6))
+
+        def forward(self):
+            return self.text.mean(0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.prompt, self.layer = Prompt(), nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.layer(x + self.prompt())
+
+    model, x = sp.superpose(Net(), tasks=4), torch.randn(5, 6)
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+    with pytest.raises(sp.SuperposeError, match="'prompt' is given no rows of the batch"):
+        model(x, task=TASKS)
+    model = sp.superpose(Net(), tasks=4, skip=["prompt"])
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
 
 
 def test_other_methods_of_a_private_module_have_the_tasks_tensors():
@@ -313,6 +411,12 @@ def test_a_customised_layer_is_no_linear_map_to_be_solved_for():
         sp.pack(nets, calibration=rows)
     with pytest.raises(sp.SuperposeError, match="Quadratic '1' is not one linear map"):
         sp.pack(nets, method="delta")
+    nets_of_their_own = {name: nn.Sequential(OwnLinear(7, 6)) for name in "ab"}
+    for options in ({"calibration": rows}, {"method": "delta"}):
+        with pytest.raises(sp.SuperposeError, match="OwnLinear '0' is not one linear map"):
+            sp.pack(nets_of_their_own, **options)
+    summed = sp.pack(nets_of_their_own, method="sum")
+    assert summed.summary().superposed == ["0.kernel"]
     packed = sp.pack(nets, method="sum")
     assert packed.summary().superposed == ["0.weight", "1.weight"]
     alone = sp.pack(nets, calibration=rows, private_layers=["1"])

@@ -25,7 +25,7 @@ from superpose.nn.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
-from superpose.nn.custom import CustomLayer, PrivateLayer
+from superpose.nn.custom import CustomLayer, OwnLayer, is_vector
 from superpose.nn.layer import Layer, joined, pair
 from superpose.nn.linear import Embedding, Linear, TransposedLinear
 from superpose.nn.norm import (
@@ -71,6 +71,7 @@ NORMS: dict[type[nn.Module], type[Layer]] = {
     ComplexBatchNorm: SuperposedComplexBatchNorm,
 }
 TABLES: dict[type[nn.Module], type[Layer]] = {nn.Embedding: Embedding}
+LOOK_UPS = (nn.Embedding, nn.EmbeddingBag)
 PRIVATE_MODES = ("per-task", "shared", "none")
 CONV_MODES = ("kernel", "channel")
 
@@ -118,11 +119,7 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
         if inside(name, skip):
             continue
         entire = inside(name, conversion.private_layers)
-        bound = _superposed_form(name, module, WEIGHTED | _transposed(module))
-        norms = NORMS | TABLES if entire else NORMS
-        kind = bound or _superposed_form(name, module, norms)
-        if kind is None and (entire or conversion.private == "per-task"):
-            kind = _private_form(name, module, entire)
+        kind = _form(name, module, entire)
         if kind is None:
             if isinstance(module, nn.MultiheadAttention):
                 skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
@@ -134,16 +131,14 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
                     "them"
                 )
             continue
-        if conversion.private == "none" and not entire:
-            _strip(module, keep_weight=bound is not None)
+        if conversion.private == "none" and not entire and not issubclass(kind, OwnLayer):
+            _strip(module, keep_weight=not issubclass(kind, NormLayer))
         plain, module.__class__ = type(module), kind
         assert isinstance(module, Layer)
         if isinstance(module, ConvLayer):
             module.mode = conversion.conv
         batch_dim = batch_dims.get(name, conversion.batch_dim)
-        module.superpose(
-            plain, name, None if entire or not bound else family, seed, batch_dim=batch_dim
-        )
+        module.superpose(plain, name, None if entire else family, seed, batch_dim)
         if entire or conversion.private == "per-task":
             module.make_private()
         if not module.contexts and not module.private:
@@ -152,8 +147,8 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
     if not superposed:
         raise SuperposeError(
             f"{type(model).__name__} has no layer to superpose: it needs at least one linear, "
-            "convolution, attention or recurrent layer that is not in skip or private_layers, and "
-            "that was not customised"
+            "convolution, attention or recurrent layer, or a module of its own with a matrix, that "
+            "is not in skip or private_layers, and that was not customised beyond its class"
         )
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
@@ -197,13 +192,17 @@ def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
 def _takes_base(outside: Iterable[str], name: str, module: nn.Module) -> bool:
     if inside(name, outside):
         return False
-    kind = _superposed_form(name, module, WEIGHTED | _transposed(module))
-    if kind is not None and issubclass(kind, (MultiheadAttention, RNN, LSTM, GRU, CustomLayer)):
+    kind = _form(name, module, entire=False)
+    if kind is None or issubclass(kind, NormLayer):
+        return False
+    if issubclass(kind, OwnLayer) and all(map(is_vector, module.parameters())):
+        return False
+    if issubclass(kind, (MultiheadAttention, RNN, LSTM, GRU, CustomLayer)):
         raise SuperposeError(
             f"{type(module).__name__} {name!r} is not one linear map, so it cannot keep a base: "
             "name it in private_layers or in skip"
         )
-    return kind is not None
+    return True
 
 
 def inside(name: str, outer: Iterable[str]) -> bool:
@@ -211,7 +210,14 @@ def inside(name: str, outer: Iterable[str]) -> bool:
     return any(name == one or name.startswith(f"{one}.") for one in outer)
 
 
-def _superposed_form(
+def _form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None:
+    """What a layer becomes, which may be private as a whole; None if it is left alone."""
+    tables = TABLES if entire else {}
+    known = WEIGHTED | _transposed(module) | NORMS | tables
+    return _known_form(layer, module, known) or _own_form(layer, module, entire)
+
+
+def _known_form(
     layer: str, module: nn.Module, forms: dict[type[nn.Module], type[Layer]]
 ) -> type[Layer] | None:
     """A layer whose class computes something else than PyTorch's does so with the task's tensors.
@@ -231,23 +237,26 @@ def _superposed_form(
     return None
 
 
-def _private_form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None:
-    """A module of another kind, which each task has for itself if that is asked for.
-
-    If not, then one that has vectors only: a norm, a scale, an activation with a slope.
-    """
+def _own_form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None:
+    """A module of another kind, whose class says what it computes from tensors of its own alone."""
     learned = list(module.parameters(recurse=False))
-    own = [*learned, *module.buffers(recurse=False)]
-    vectors = all(tensor.numel() == max(tensor.shape, default=1) for tensor in own)
-    numbers = all(tensor.is_floating_point() for tensor in learned)  # quantised ones are not
     held = [t for child in module.children() for t in (*child.parameters(), *child.buffers())]
     computes = type(module).forward is not nn.Module.forward and computes_by_class(module)
-    if not learned or held or not computes or not (entire or (vectors and numbers)):
+    made_from = "parametrizations" in layer.split(".")  # a weight, whether or not a task is active
+    if not learned or held or not computes or made_from or isinstance(module, nn.RNNBase):
         return None
-    taken = _taken(module, nn.Module, (PrivateLayer,))
+    if not entire:
+        numbers = all(tensor.is_floating_point() for tensor in learned)  # quantised ones are not
+        own = [*learned, *module.buffers(recurse=False)]
+        matrices = any(not is_vector(tensor) for tensor in learned)
+        if isinstance(module, (*NORMS, *LOOK_UPS)) or not numbers:
+            return None
+        if not matrices and not all(is_vector(tensor) for tensor in own):
+            return None  # its buffers may be constants, and large
+    taken = _taken(module, nn.Module, (OwnLayer,))
     if taken and entire:
         raise _hidden(layer, module, taken)
-    return None if taken else _made((PrivateLayer,), module, tuple(module._parameters))
+    return None if taken else _made((OwnLayer,), module, tuple(module._parameters))
 
 
 def _made(kinds: tuple[type[Layer], ...], module: Any, read: tuple[str, ...]) -> type[Layer]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from superpose.errors import SuperposeError
-from superpose.nn.layer import Layer
+from superpose.nn.layer import Layer, MatrixLayout
 from superpose.nn.norm import TrackedNorm
 
 
@@ -32,20 +32,29 @@ class CustomLayer(Layer):
                 "different tasks would change for each other: call model.eval(), or run each task "
                 "by itself"
             )
-        given: dict[Any, Any] = {**dict(enumerate(inputs)), **options}  # by place or name
-        mapped = {name: x for name, x in given.items() if isinstance(x, Tensor)}
-        dims = {name: self.rows_at(x, rows) for name, x in mapped.items()}
+        given, structure = tree_flatten((inputs, options))
+        dims = {i: self.rows_at(x, rows) for i, x in enumerate(given) if isinstance(x, Tensor)}
+        if not dims:
+            raise SuperposeError(
+                f"layer {self.layer!r} is given no rows of the batch, so it cannot have a result "
+                "for each of their tasks: run it once per task instead"
+            )
+        dim = next(iter(dims.values()))
 
-        def of_row(tensors: dict[str, Tensor], row: dict[Any, Tensor]) -> Any:
-            alone = given | {name: x.unsqueeze(dims[name]) for name, x in row.items()}
-            positional = [alone[place] for place in range(len(inputs))]
-            named = {name: alone[name] for name in options}
+        def of_row(tensors: dict[str, Tensor], row: dict[int, Tensor]) -> Any:
+            alone = [row[i].unsqueeze(dims[i]) if i in dims else x for i, x in enumerate(given)]
+            positional, named = tree_unflatten(alone, structure)
             y = self.plain_class.forward(self.plain_with(tensors), *positional, **named)
             return tree_map(lambda each: each.squeeze(dim), y)
 
-        dim = next(iter(dims.values()))
         over_rows = torch.vmap(of_row, in_dims=(0, dims), out_dims=dim, randomness="different")
-        return over_rows(self.plain_tensors(selected, rows), mapped)
+        try:
+            return over_rows(self.plain_tensors(selected, rows), {i: given[i] for i in dims})
+        except RuntimeError as error:
+            raise SuperposeError(
+                f"layer {self.layer!r} cannot be mapped over rows of different tasks: run it once "
+                f"per task instead ({error})"
+            ) from error
 
     def of_one_task(self, tensors: dict[str, Tensor], *inputs: Any, **options: Any) -> Any:
         """The same for one task; statistics that it sets anew, not in place, are kept too."""
@@ -60,9 +69,18 @@ class CustomLayer(Layer):
         return y
 
 
-class PrivateLayer(CustomLayer):
-    """A module that is none of PyTorch's layers, all of which each task has for itself."""
+class OwnLayer(MatrixLayout, CustomLayer):
+    """A module that is none of PyTorch's layers: its matrices are bound, whatever it does to them.
+
+    Their last dimension is taken for that of the inputs.
+    """
 
     def bound(self) -> dict[str, tuple[int, int]]:
-        """No weight."""
-        return {}
+        """All of its parameters that are not vectors."""
+        own = self.named_parameters(recurse=False)
+        return {name: (matrix.shape[-1], 1) for name, matrix in own if not is_vector(matrix)}
+
+
+def is_vector(tensor: Tensor) -> bool:
+    """Whether at most one dimension has more than one entry."""
+    return tensor.numel() == max(tensor.shape, default=1)

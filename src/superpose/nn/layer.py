@@ -195,10 +195,11 @@ class Layer(nn.Module):
             return self.from_matrix(self.grouped(name, context).bind_weight(matrix))
         if weight.ndim == self.stored(name).ndim:
             matrix = matrix.expand(rows, *matrix.shape)
-        repeated = matrix
         if self.contexts[name].groups > 1:  # each group of each row
             repeated = matrix.flatten(0, 1)
             context = context.map(lambda tensor: tensor.flatten(0, 1))
+        else:
+            repeated = matrix.flatten(1, -2)
         return self.from_matrix(context.by_row().bind_weight(repeated).view(matrix.shape))
 
     def superpose(
