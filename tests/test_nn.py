@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations, prune
 
 import superpose as sp
 from superpose import functional
-from superpose.nn import convert
+from superpose.nn import forms
 from superpose.nn.complex import complexify
 
 REAL = [name for name in cases.NAMES if name not in ("complex", "onepower")]
@@ -683,7 +683,7 @@ def test_arguments_have_the_names_that_pytorch_gives_them(layer, shape, options)
 
 
 def test_every_layer_is_called_as_pytorchs_is():
-    for plain, kind in (convert.WEIGHTED | convert.NORMS | convert.TABLES).items():
+    for plain, kind in (forms.WEIGHTED | forms.NORMS | forms.TABLES).items():
         own = [name for name in inspect.signature(kind.forward).parameters if name != "task"]
         assert own == list(inspect.signature(plain.forward).parameters), kind
 

@@ -45,12 +45,12 @@ class CustomLayer(Layer):
             alone = [row[i].unsqueeze(dims[i]) if i in dims else x for i, x in enumerate(given)]
             positional, named = tree_unflatten(alone, structure)
             y = self.plain_class.forward(self.plain_with(tensors), *positional, **named)
-            return tree_map(lambda each: each.squeeze(dim), y)
+            return tree_map(lambda one: one.squeeze(dim) if isinstance(one, Tensor) else one, y)
 
         over_rows = torch.vmap(of_row, in_dims=(0, dims), out_dims=dim, randomness="different")
         try:
             return over_rows(self.plain_tensors(selected, rows), {i: given[i] for i in dims})
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise SuperposeError(
                 f"layer {self.layer!r} cannot be mapped over rows of different tasks: run it once "
                 f"per task instead ({error})"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
@@ -14,7 +11,8 @@ from superpose import contexts, functional
 from superpose.contexts import Context, Family, LayerContext, stack
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
-from superpose.keys import Key, permutation
+from superpose.nn.pairing import Pairing
+from superpose.nn.private import PerTask, by_row
 from superpose.nn.selection import (
     Selected,
     Selection,
@@ -30,81 +28,6 @@ CONTEXT = "_context"  # a weight's name and this: the learned numbers of its con
 def joined(layer: str, name: str) -> str:
     """The full name of a layer's tensor; a model that is one layer has no name of its own."""
     return f"{layer}.{name}" if layer else name
-
-
-class PerTask(nn.Module):
-    """One tensor for each task: parameters if the template is one, buffers (statistics) if not.
-
-    Each is a tensor of its own, so an optimiser leaves those of the other tasks alone: momentum and
-    weight decay do not reach a tensor that has no gradient.
-    """
-
-    def __init__(self, template: Tensor) -> None:
-        super().__init__()
-        self.is_parameter = isinstance(template, nn.Parameter)
-        self.trained = template.requires_grad
-
-    def add(self, task: int, value: Tensor) -> None:
-        """Give the task its own copy of `value`."""
-        own = value.detach().clone()
-        if self.is_parameter:
-            self.register_parameter(str(task), nn.Parameter(own, self.trained))
-        else:
-            self.register_buffer(str(task), own)
-
-    def remove(self, task: int) -> None:
-        """Forget the task's tensor."""
-        delattr(self, str(task))
-
-    def of(self, task: int) -> Tensor:
-        """The task's tensor."""
-        return self._tensors()[str(task)]
-
-    def select(self, tasks: Tasks) -> Tensor:
-        """The task's tensor itself, or a new one with a row for each row of the batch."""
-        own = self._tensors()
-        return by_row([own[str(task)] for task in tasks.unique], tasks.row)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """By task; `getattr` would take ten times as long. A replica has them as attributes."""
-        return cast(dict[str, Tensor], self._parameters or self._buffers or vars(self))
-
-
-def by_row(tensors: list[Tensor], row: Tensor | None) -> Tensor:
-    """The one tensor itself, or a new one that has `tensors[row[i]]` in row i."""
-    return tensors[0] if row is None else torch.stack(tensors).index_select(0, row)
-
-
-@dataclass(frozen=True)
-class Pairing:
-    """Layers whose weights have one shape, and change places in an order drawn for each task.
-
-    What task k has in layer i is kept in the weight of layer π(i), with π from the key (seed,
-    shape, k), so that what tasks keep in one place belongs to unrelated layers.
-    """
-
-    layers: list[Layer]
-    seed: int
-    shape: tuple[int, ...]
-
-    def slot(self, layer: Layer, task: int) -> Layer:
-        """The layer in whose weight this one's is kept for a task."""
-        order = _order(Key(self.seed, f"random pairing {self.shape}", task), len(self.layers))
-        return self.layers[order[self.layers.index(layer)]]
-
-
-_order = functools.lru_cache(maxsize=4096)(permutation)
-
-
-def pair(layers: Iterable[Layer], seed: int) -> None:
-    """Let layers, of one bound weight each, change places with those of the same shape."""
-    pairings: dict[object, Pairing] = {}
-    for layer in sorted(layers, key=lambda one: one.layer):  # whatever their order in the network
-        (name,) = layer.contexts
-        weight = getattr(layer, name)
-        alike = (weight.shape, weight.dtype)
-        layer.pairing = pairings.setdefault(alike, Pairing([], seed, tuple(weight.shape)))
-        layer.pairing.layers.append(layer)
 
 
 class Layer(nn.Module):
