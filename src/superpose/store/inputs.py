@@ -125,7 +125,7 @@ class Weight:
     @property
     def tensor(self) -> nn.Parameter:
         """The bound weight itself."""
-        own: nn.Parameter = getattr(self.layer, self.name)
+        own: nn.Parameter = self.layer.stored(self.name)
         return own
 
     def matrix(self, weight: Tensor) -> Tensor:
