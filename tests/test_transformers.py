@@ -1,6 +1,9 @@
 """The models people bring from `transformers`, from a config, with nothing downloaded."""
 
+import importlib.util
+import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,6 +99,33 @@ def test_models_from_transformers(make, family):
     model(**inputs, task=2).logits.sum().backward()
     identity = sp.superpose(net, "identity", tasks=2)
     assert torch.equal(identity(**inputs, task=1).logits, net(**inputs).logits)
+
+
+def loaded(script):
+    """A script of benchmarks/ as a module."""
+    path = Path(__file__).parents[1] / "benchmarks" / f"{script}.py"
+    spec = importlib.util.spec_from_file_location(script, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+zoo = loaded("zoo")
+COMMITTED = json.loads(zoo.OUT.read_text())
+
+
+@pytest.mark.parametrize("row", COMMITTED["rows"], ids=lambda row: row["name"])
+def test_architectures_are_superposed_as_the_documents_say(row):
+    if transformers.__version__ != COMMITTED["transformers"]:
+        pytest.skip(f"the table is of transformers {COMMITTED['transformers']}")
+    with torch.no_grad():
+        found = zoo.checked(row["name"])
+    assert found["identity"]
+    assert found["read_out"] < 1e-5 < 1e-2 < found["tasks"]
+    for told in ("bound", "private", "shared", "why"):
+        assert found.get(told) == row.get(told)
+    assert (found["rows"] is None) == (row["rows"] is None)
+    assert found["rows"] is None or found["rows"] < 1e-5
 
 
 @pytest.mark.parametrize("make", [gpt2, llama])
