@@ -1,15 +1,9 @@
 """The tables in the documents are those of the committed results."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from scripts import ROOT, loaded
 
-ROOT = Path(__file__).parents[1]
-PATH = ROOT / "benchmarks" / "tables.py"
-SPEC = importlib.util.spec_from_file_location("tables", PATH)
-tables = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(tables)
+tables = loaded("tables")
 
 
 @pytest.mark.parametrize("path", tables.DOCUMENTS, ids=lambda path: path.name)

@@ -1,12 +1,11 @@
 """The models people bring from `transformers`, from a config, with nothing downloaded."""
 
-import importlib.util
 import json
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
+from scripts import loaded
 from test_model import randomise_private
 
 import superpose as sp
@@ -99,15 +98,6 @@ def test_models_from_transformers(make, family):
     model(**inputs, task=2).logits.sum().backward()
     identity = sp.superpose(net, "identity", tasks=2)
     assert torch.equal(identity(**inputs, task=1).logits, net(**inputs).logits)
-
-
-def loaded(script):
-    """A script of benchmarks/ as a module."""
-    path = Path(__file__).parents[1] / "benchmarks" / f"{script}.py"
-    spec = importlib.util.spec_from_file_location(script, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 zoo = loaded("zoo")
