@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from superpose.nn.attention import MultiheadAttention
 from superpose.nn.base import merge, split
 from superpose.nn.conv import ConvLayer
 from superpose.nn.custom import CustomLayer, OwnLayer, is_vector
-from superpose.nn.forms import form
+from superpose.nn.forms import WEIGHTED, form
 from superpose.nn.layer import Layer, joined
 from superpose.nn.norm import NormLayer
 from superpose.nn.pairing import pair
@@ -63,7 +64,7 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
         skip = (*skip, *split(model, functools.partial(_takes_base, outside)))
         modules = dict(model.named_modules())
     batch_dims = dict(_batch_dims(modules))
-    superposed = 0
+    superposed, left = 0, []
     for name, module in modules.items():
         _check_initialised(name, module)
         if inside(name, skip):
@@ -71,6 +72,8 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
         entire = inside(name, conversion.private_layers)
         kind = form(name, module, entire)
         if kind is None:
+            if isinstance(module, tuple(WEIGHTED)):
+                left.append(name)
             if isinstance(module, nn.MultiheadAttention):
                 skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
             if entire and next(module.parameters(recurse=False), None) is not None:
@@ -99,6 +102,13 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
             f"{type(model).__name__} has no layer to superpose: it needs at least one linear, "
             "convolution, attention or recurrent layer, or a module of its own with a matrix, that "
             "is not in skip or private_layers, and that was not customised beyond its class"
+        )
+    if left:
+        warnings.warn(
+            f"{', '.join(left)} stay shared by all tasks, because they were customised beyond "
+            "their class (a forward was set on them, or their weight is quantised or made from "
+            "other tensors): name them in skip if that is meant",
+            stacklevel=4,
         )
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
