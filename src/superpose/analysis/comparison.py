@@ -19,10 +19,10 @@ from superpose.analysis.summed import (
 )
 from superpose.contexts import Identity
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, layers
+from superpose.model import Superposed
 from superpose.nn.layer import Layer
 from superpose.store.distil import logits
-from superpose.store.inputs import Rows, Weight, in_order, quiet_run, reaching
+from superpose.store.inputs import Rows, Weight, in_order, quiet_run, reaching, weights_of
 from superpose.store.packed import Packed
 from superpose.store.solve import Moments, base_of, bias_name, observe, read_out, scale
 from superpose.store.sources import Source, Sources
@@ -79,7 +79,7 @@ def crosstalk(
         if task not in models or task not in inputs:
             raise SuperposeError(f"task {task!r} needs its model and its inputs to be compared")
     sources = Sources({task: models[task] for task in names})
-    weights = [Weight(layer, name) for layer in layers(packed) for name in layer.contexts]
+    weights = weights_of(packed)
     first = next(iter(names))
     method = packed.method if isinstance(packed, Packed) else None
     family = packed.superposition.family

@@ -22,8 +22,8 @@ from superpose.analysis.summed import (
 )
 from superpose.contexts import Family, Identity
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, layers, superpose
-from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching
+from superpose.model import Superposed, superpose
+from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching, weights_of
 from superpose.store.packed import METHODS
 from superpose.store.solve import bias_name, observe, scale
 
@@ -133,7 +133,7 @@ def plan(
     if method == "solve" and isinstance(chosen, Identity):
         raise SuperposeError("the family 'identity' cannot tell models apart: plan for another")
     model = superpose(net, chosen, tasks=1, private_layers=private_layers, skip=skip)
-    weights = [Weight(layer, tensor) for layer in layers(model) for tensor in layer.contexts]
+    weights = weights_of(model)
     planned = []
     with quiet_run():
         for seen in _observed(net, model, weights, inputs, rank, batch_size):

@@ -30,6 +30,13 @@ def joined(layer: str, name: str) -> str:
     return f"{layer}.{name}" if layer else name
 
 
+def holder(layer: nn.Module, name: str) -> dict[str, Any] | None:
+    """Where a layer keeps a tensor: with its parameters, or, in a replica, as an attribute."""
+    if name in layer._parameters:
+        return layer._parameters
+    return vars(layer) if name in vars(layer) else None
+
+
 class Layer(nn.Module):
     """A mixin: a plain layer that looks up its context and private tensors for the active task.
 
@@ -96,10 +103,8 @@ class Layer(nn.Module):
 
     def stored(self, name: str) -> Any:
         """The layer's own tensor, as it stands: not what the active task has of it."""
-        for own in (self._parameters, vars(self)):  # a replica has it as an attribute
-            if name in own:
-                return own[name]
-        return getattr(self, name)  # computed by a parametrization
+        own = holder(self, name)
+        return getattr(self, name) if own is None else own[name]  # computed by a parametrization
 
     def slot(self, task: int) -> Layer:
         """The layer in whose weight this one's is kept for a task: itself without a pairing."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from superpose.errors import SuperposeError
-from superpose.nn.layer import joined
+from superpose.nn.layer import holder, joined
 from superpose.nn.selection import active
 
 PROPERTIES = "device dtype is_cuda is_meta is_quantized is_sparse layout ndim requires_grad shape"
@@ -63,10 +63,8 @@ def of_active_task(name: str) -> Any:
         return layer.plain_tensor(selected, name)
 
     def own(layer: Any) -> Any:
-        for place in (layer._parameters, vars(layer)):
-            if name in place:
-                return place[name]
-        return nn.Module.__getattr__(layer, name)
+        place = holder(layer, name)
+        return nn.Module.__getattr__(layer, name) if place is None else place[name]
 
     def put(layer: Any, value: Any) -> None:  # as an attribute: replicas have no parameters
         vars(layer)[name] = value

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from superpose.contexts import Context
 from superpose.errors import SuperposeError
+from superpose.model import layers
 from superpose.nn.attention import MultiheadAttention
 from superpose.nn.base import plain_name
 from superpose.nn.conv import ForwardConv
@@ -173,6 +174,11 @@ class Weight:
             return [Part(slice(None), _flat(sides[0]))]
         size = sides[0].shape[-1]
         return [Part(slice(i * size, (i + 1) * size), _flat(x)) for i, x in enumerate(sides)]
+
+
+def weights_of(model: nn.Module) -> list[Weight]:
+    """Every bound weight of a superposed model."""
+    return [Weight(layer, name) for layer in layers(model) for name in layer.contexts]
 
 
 def _flat(x: Tensor) -> Tensor:

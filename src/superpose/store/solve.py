@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from superpose.model import Superposed, layers
+from superpose.model import Superposed
 from superpose.nn.base import WithBase, plain_name
 from superpose.nn.layer import joined
-from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching
+from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching, weights_of
 from superpose.store.sources import Sources
 
 RIDGES = tuple(10.0**exponent for exponent in range(-10, 0))  # of the mean eigenvalue of A
@@ -137,7 +137,7 @@ def solve(
 ) -> None:
     """Set the bound weights of a packed model, and the biases that go with them."""
     names = packed.superposition.names
-    weights = [Weight(layer, name) for layer in layers(packed) for name in layer.contexts]
+    weights = weights_of(packed)
     first = next(iter(names))
     with quiet_run():
         ordered = in_order(sources.open(first), weights, Rows.of(first, calibration[first])[:2])
