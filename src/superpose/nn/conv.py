@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from superpose import functional
 from superpose.contexts import Context
-from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, standalone
 from superpose.nn.reading import of_active_task
 from superpose.nn.selection import TaskIds
@@ -81,11 +80,8 @@ class ConvLayer(Layer):
         weight = selected.private.get("weight", stored)
         context = selected.contexts.get("weight")
         spatial = len(self.kernel_size)
-        if rows is not None and (x.ndim != spatial + 2 or x.shape[0] != rows):
-            raise SuperposeError(
-                f"layer {self.layer!r} was given {tuple(x.shape)}, which is not a batch of {rows} "
-                "rows: rows of different tasks cannot be told apart; run it once per task instead"
-            )
+        if rows is not None:
+            self.check_rows(x, rows, spatial + 2)
         if context is not None and rows is not None and self.mode == "channel":
             x = self.bind_channels(context, x)
         elif context is not None:

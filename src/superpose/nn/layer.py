@@ -270,6 +270,14 @@ class Layer(nn.Module):
         between = [1] * (x.ndim - 1 - len(tail))
         return tensor.view(rows, *between, *tail).movedim(0, self.rows_at(x, rows))
 
+    def check_rows(self, x: Tensor, rows: int, dims: int = 2) -> None:
+        """Rows come first in layers of channels; a batch has at least `dims` dimensions."""
+        if x.ndim < dims or x.shape[0] != rows:
+            raise SuperposeError(
+                f"layer {self.layer!r} was given {tuple(x.shape)}, which is not a batch of {rows} "
+                "rows: rows of different tasks cannot be told apart; run it once per task instead"
+            )
+
     def rows_at(self, x: Tensor, rows: int) -> int:
         """The dimension of x that holds the rows; an error when it cannot be told."""
         dim = self.batch_dim or 0

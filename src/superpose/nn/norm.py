@@ -44,14 +44,6 @@ class ChannelNorm(NormLayer):
             y = y * weight.view(-1, y.shape[1], *tail)
         return y if bias is None else y + bias.view(-1, y.shape[1], *tail)
 
-    def check_rows(self, x: Tensor, rows: int) -> None:
-        """Rows come first, as in every layer of channels."""
-        if x.ndim < 2 or x.shape[0] != rows:
-            raise SuperposeError(
-                f"layer {self.layer!r} was given {tuple(x.shape)}, which is not a batch of {rows} "
-                "rows: rows of different tasks cannot be told apart; run it once per task instead"
-            )
-
     def check_mixed(self, tracked: bool) -> None:
         """A row must not depend on the rows beside it, be it by running statistics."""
         if self.training if tracked else self.over_rows:
