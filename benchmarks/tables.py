@@ -94,8 +94,8 @@ def learning() -> str:
 def zoo() -> str:
     """Architectures of `transformers`, and what became of them."""
     lines = [
-        "| architecture | weights bound | shared, beside embeddings | one task per row |",
-        "|---|---|---|---|",
+        "| architecture | weights bound | shared, beside embeddings | one task per row | packed |",
+        "|---|---|---|---|---|",
     ]
     for row in rows("models/transformers"):
         normed = {name.partition(".parametrizations")[0] for name in row["shared"]}
@@ -105,8 +105,16 @@ def zoo() -> str:
         other = [name for name in sorted(last) if not re.search(r"emb|^w[tp]e$|shared", name)]
         shared = [f"`{name}`" for name in other]
         shared += ["a convolution with `weight_norm`"] if normed else []
-        alike = "yes" if row["rows"] is not None else f"no: {WHY[row['why'].split()[0]]}"
-        lines.append(f"| {row['name']} | {row['bound']} | {', '.join(shared)} | {alike} |")
+        alike = "yes" if row["why"] is None else f"no: {WHY[row['why'].split()[0]]}"
+        packed = (
+            "yes"
+            if row["delta"] is not None
+            else f"no: `{row['delta_why'].split()[0]}` cannot keep a base"
+        )
+        if row.get("delta_rows_why") and row["why"] is None:
+            packed = f"one task at a time: {WHY[row['delta_rows_why'].split()[0]]}"
+        cells = (row["name"], str(row["bound"]), ", ".join(shared), alike, packed)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

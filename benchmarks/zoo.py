@@ -3,9 +3,11 @@
 python benchmarks/zoo.py    # writes results/models/transformers.json
 
 For each: whether a task's outputs are those of its plain network, read out; whether a batch with
-one task per row gives the same rows; how many weights are bound; which tensors all tasks share.
+one task per row gives the same rows; how many weights are bound; which tensors all tasks share; and
+the same of two models packed by delta, a network and one that differs from it in every parameter.
 """
 
+import copy
 import json
 import logging
 import warnings
@@ -125,11 +127,19 @@ def outputs(found: Any) -> Tensor:
     return logits
 
 
+def apart(model: sp.Superposed) -> sp.Superposed:
+    """So that what tasks have for themselves differs."""
+    for task in model.tasks:
+        for parameter in model.private_parameters(task):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
 def checked(name: str) -> dict[str, Any]:
     """One architecture, with binary contexts."""
     kind, options, inputs = MODELS[name]
     net = network(kind, options)
-    model = sp.superpose(net, "binary", tasks=len(TASKS)).eval()
+    model = apart(sp.superpose(net, "binary", tasks=len(TASKS)).eval())
     identity = sp.superpose(net, "identity", tasks=2).eval()
     each = [outputs(model(**inputs, task=task)) for task in range(len(TASKS))]
     plain = outputs(sp.unsuperpose(model, 1).eval()(**inputs))
@@ -144,12 +154,35 @@ def checked(name: str) -> dict[str, Any]:
         "private": len(summary.private),
         "shared": summary.shared,
     }
+    rows, why = by_row(model, inputs, each, TASKS)
+    return row | {"rows": rows, "why": why} | packed(net, inputs)
+
+
+def packed(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """Two models in one, beside a base."""
+    tuned = copy.deepcopy(net)
+    for parameter in tuned.parameters():
+        parameter.add_(0.01 * torch.randn_like(parameter))
     try:
-        mixed = outputs(model(**inputs, task=TASKS))
+        both = sp.pack({0: net, 1: tuned}, method="delta", base=net)
     except sp.SuperposeError as error:
-        return row | {"rows": None, "why": str(error)}
-    rows = torch.stack([each[task][place] for place, task in enumerate(TASKS)])
-    return row | {"rows": difference(mixed, rows)}
+        return {"delta": None, "delta_why": str(error)}
+    each = [outputs(both(**inputs, task=task)) for task in both.tasks]
+    plain = outputs(sp.unpack(both, 1).eval()(**inputs))
+    rows, why = by_row(both, inputs, each, [1, 0, 1])
+    return {"delta": difference(each[1], plain), "delta_rows": rows, "delta_rows_why": why}
+
+
+def by_row(
+    model: sp.Superposed, inputs: dict[str, Tensor], each: list[Tensor], tasks: list[int]
+) -> tuple[float | None, str | None]:
+    """How far rows of many tasks are from each task's, or why they cannot be."""
+    try:
+        mixed = outputs(model(**inputs, task=tasks))
+    except sp.SuperposeError as error:
+        return None, str(error)
+    rows = torch.stack([each[task][place] for place, task in enumerate(tasks)])
+    return difference(mixed, rows), None
 
 
 def difference(one: Tensor, other: Tensor) -> float:

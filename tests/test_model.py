@@ -322,6 +322,14 @@ def trained_names(module):
 WEIGHT, BIAS = {"words.weight", "head.weight"}, {"first.bias", "second.bias"}
 
 
+def test_a_layer_with_two_names_is_told_once():
+    layer = nn.Linear(4, 4)
+    model = sp.superpose(nn.Sequential(layer, nn.ReLU(), layer), tasks=3)
+    assert model.summary().superposed == ["0.weight"]
+    assert model.summary().private == ["0.bias"]
+    assert model.summary().shared == []
+
+
 @pytest.mark.parametrize(
     ("options", "in_use"),
     [

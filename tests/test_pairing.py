@@ -51,7 +51,7 @@ def test_the_places_are_a_file_format():
     assert orders == [[1, 0, 3, 2], [2, 1, 3, 0], [1, 2, 0, 3], [0, 1, 2, 3]]
     model = packing(*family_of(deep, "abcd"))
     for task in range(4):
-        slots = {one.layer: one.slot(task).layer for one in layers(model)}
+        slots = {one.path: one.slot(task).path for one in layers(model)}
         expected = places(task) | {"8": "8"}  # the only one of its shape
         assert slots == {f"{a}.change": f"{b}.change" for a, b in expected.items()}
 

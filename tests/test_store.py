@@ -307,6 +307,30 @@ def test_adding_to_a_solved_model_reads_the_others_out_of_it():
     assert all(torch.equal(before[key], tensor) for key, tensor in packed.state_dict().items())
 
 
+def test_a_network_may_read_its_weights_beside_a_base():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer = nn.Linear(12, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = x.to(self.outer.weight.dtype)
+            y = F.linear(x, self.inner.weight, self.inner.bias).view(-1, self.outer.in_features)
+            return self.outer(y.relu())
+
+    torch.manual_seed(0)
+    models, x = {name: Reads() for name in "abc"}, torch.randn(5, 12)
+    packed = copy.deepcopy(sp.pack(models, method="delta"))
+    outs = {name: sp.unpack(packed, name)(x) for name in models}
+    assert (outs["a"] - outs["b"]).abs().max() > 1e-2
+    for name, out in outs.items():
+        torch.testing.assert_close(packed(x, task=name), out)
+    with pytest.raises(sp.SuperposeError, match=r"uses 'inner\.change\.weight' without calling"):
+        packed(x, task=list("abcab"))
+    with pytest.raises(AttributeError, match="no attribute 'stride'"):
+        _ = packed.inner.stride
+
+
 def test_delta_keeps_the_base_and_is_better_the_closer_the_models_are():
     torch.manual_seed(0)
     base, x = wide().eval(), torch.randn(20, 48)
@@ -556,6 +580,7 @@ class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.rand(4))
+        self.register_buffer("count", torch.zeros(1))
         self.layer = nn.Linear(4, 4)
         self.unused = nn.Linear(4, 4)
 
@@ -566,13 +591,18 @@ class Scaled(nn.Module):
 def test_tensors_that_belong_to_no_layer():
     models = {"a": Scaled(), "b": Scaled()}
     x = dict.fromkeys("ab", torch.randn(9, 4))
-    with pytest.raises(sp.SuperposeError, match="scale differs between the models, and Scaled can"):
-        sp.pack(models, calibration=x)
-    models["b"].scale.data = models["a"].scale.data.clone()
     with pytest.raises(sp.SuperposeError, match="never reach layer 'unused'"):
         sp.pack(models, calibration=x)
     packed = sp.pack(models, calibration=x, private_layers=["unused"])
+    assert "scale" in packed.summary().private
+    for name, model in models.items():
+        assert torch.equal(sp.unpack(packed, name).scale, model.scale)
+    models["b"].scale.data = models["a"].scale.data.clone()
+    packed = sp.pack(models, calibration=x, private_layers=["unused"])
     assert "scale" in packed.summary().shared
+    models["b"].count += 1
+    with pytest.raises(sp.SuperposeError, match="count differs between the models, and Scaled can"):
+        sp.pack(models, calibration=x)
 
 
 def test_layers_that_are_shared_are_the_same_in_all_models():

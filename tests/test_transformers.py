@@ -112,10 +112,11 @@ def test_architectures_are_superposed_as_the_documents_say(row):
         found = zoo.checked(row["name"])
     assert found["identity"]
     assert found["read_out"] < 1e-5 < 1e-2 < found["tasks"]
-    for told in ("bound", "private", "shared", "why"):
+    for told in ("bound", "private", "shared", "why", "delta_why", "delta_rows_why"):
         assert found.get(told) == row.get(told)
-    assert (found["rows"] is None) == (row["rows"] is None)
-    assert found["rows"] is None or found["rows"] < 1e-5
+    for measured in ("rows", "delta", "delta_rows"):
+        assert (found.get(measured) is None) == (row.get(measured) is None)
+        assert (found.get(measured) or 0) < 1e-5
 
 
 @pytest.mark.parametrize("make", [gpt2, llama])

@@ -135,7 +135,7 @@ def context_digest(model: Superposed) -> str:
     first = min(model.superposition.names.values())
     for layer in layers(model):
         if layer.pairing is not None:
-            digest.update(layer.slot(first).layer.encode() + b"\0")
+            digest.update(layer.slot(first).path.encode() + b"\0")
         for bound in layer.contexts.values():
             probe = torch.linspace(1, 2, bound.dim, dtype=torch.float64)
             context = bound.family.context(bound.keys(first)[0], bound.dim)

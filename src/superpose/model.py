@@ -24,6 +24,7 @@ from superpose.nn.complex import complexify
 from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
 from superpose.nn.plain import layer_class, made_of
+from superpose.nn.rows import of_all_rows
 from superpose.nn.selection import Selection, Tasks, active, untraced
 
 Name = int | str
@@ -163,9 +164,9 @@ class Superposed(nn.Module):
                 "`with model.task(…):`"
             )
         own = layers(self)
-        device = next(layer.device for layer in own if layer.contexts)
+        device = next(layer.weight_device for layer in own if layer.contexts)
         tasks = Tasks.of(ids, device)
-        return Selection(tasks.row, {layer.layer: layer.select(tasks) for layer in own})
+        return Selection(tasks.row, {layer.path: layer.select(tasks) for layer in own})
 
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
         """The forward pass of a selection, where the task has to be data.
@@ -175,10 +176,11 @@ class Superposed(nn.Module):
         complex_valued = self.superposition.complex_valued
         before, active.selection = active.selection, selection
         try:
-            if not complex_valued:
-                return self._plain.forward(self, *inputs, **options)
-            inputs, options = tree_map(_to_complex, (inputs, options))
-            return tree_map(_to_real, self._plain.forward(self, *inputs, **options))
+            if complex_valued:
+                inputs, options = tree_map(_to_complex, (inputs, options))
+                return tree_map(_to_real, self._plain.forward(self, *inputs, **options))
+            y = self._plain.forward(self, *inputs, **options)
+            return y if selection.row is None else tree_map(of_all_rows, y)
         finally:
             active.selection = before
 
@@ -218,9 +220,10 @@ def superpose(
     - "shared": all tasks share them;
     - "none": there are none, as in the paper.
 
-    Layers named in `private_layers` (an output layer, an embedding) become private as a whole;
-    those named in `skip` stay plain and shared. `conv="channel"` binds the channels of a
-    convolution's input instead of its kernel. `learnable=True` trains the family's own numbers.
+    Layers named in `private_layers` (an output layer, an embedding) become private as a whole, and
+    so do tensors that a module keeps beside its layers (a table of positions). Layers named in
+    `skip` stay plain and shared. `conv="channel"` binds the channels of a convolution's input
+    instead of its kernel. `learnable=True` trains the family's own numbers.
     `batch_dim` says where the rows are when it cannot be told for a batch of many tasks.
 
     >>> import torch

@@ -64,7 +64,7 @@ class Projection(Penalty):
                 "its weights are real: use it with a family, such as hadamard+projection, but not "
                 "with complex or onepower"
             )
-        if not self.weights[0].layer.layer:
+        if not self.weights[0].layer.path:
             raise SuperposeError(
                 f"{type(model).__name__} is one layer, whose inputs projection cannot see: put it "
                 "inside a module of its own"

@@ -4,15 +4,21 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
+from superpose.nn.rows import Unread
 
 BASE, CHANGE = "base", "change"
 
 
 class WithBase(nn.Module):
-    """What all tasks have in common, which no context binds, plus what tells them apart."""
+    """What all tasks have in common, which no context binds, plus what tells them apart.
+
+    What a network asks of the layer, beside calling it, is answered by the change, as it was before
+    it had a base.
+    """
 
     base: Any
     change: Any
@@ -25,6 +31,18 @@ class WithBase(nn.Module):
         """The sum of both; the bias is on the side of the change."""
         return self.base(*inputs, **options) + self.change(*inputs, **options)
 
+    @property
+    def weight(self) -> Tensor:
+        """W₀ + W C(k) of the active task."""
+        own: Tensor = self.change.weight
+        return own if isinstance(own, Unread) else self.base.weight + own
+
+    def __getattr__(self, name: str) -> Any:
+        """Bias, stride, number of features."""
+        parts = vars(self).get("_modules", {})
+        known = name in parts or CHANGE not in parts
+        return super().__getattr__(name) if known else getattr(parts[CHANGE], name)
+
 
 def split(model: nn.Module, wanted: Callable[[str, nn.Module], bool]) -> list[str]:
     """Put a base, without bias, beside each wanted layer, in place; the names of the bases."""
@@ -36,7 +54,10 @@ def split(model: nn.Module, wanted: Callable[[str, nn.Module], bool]) -> list[st
                 "module of its own"
             )
         base: Any = copy.deepcopy(layer)
-        base.bias = None
+        bias, base.bias = base.bias, None
+        if not isinstance(base, (nn.Linear, nn.modules.conv._ConvNd)):  # GPT-2's adds one always
+            del base.bias
+            base.register_buffer("bias", torch.zeros_like(bias), persistent=False)
         base.requires_grad_(False)
         model.set_submodule(name, WithBase(base, layer))
     return [f"{name}.{BASE}" for name, _ in found]

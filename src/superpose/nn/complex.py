@@ -154,7 +154,7 @@ class ComplexLinear(Linear):
 
     def __init__(self, *arguments: Any, family: str | Family = "complex", **options: Any) -> None:
         super().__init__(*arguments, family=family, **options)
-        make_complex(self, self.contexts["weight"].seed, self.layer)
+        make_complex(self, self.contexts["weight"].seed, self.path)
 
 
 class ComplexConv2d(Conv2d):
@@ -166,7 +166,7 @@ class ComplexConv2d(Conv2d):
 
     def __init__(self, *arguments: Any, family: str | Family = "complex", **options: Any) -> None:
         super().__init__(*arguments, family=family, **options)
-        make_complex(self, self.contexts["weight"].seed, self.layer)
+        make_complex(self, self.contexts["weight"].seed, self.path)
 
 
 def make_complex(layer: Any, seed: int, name: str) -> None:

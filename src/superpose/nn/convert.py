@@ -16,8 +16,8 @@ from superpose.errors import SuperposeError
 from superpose.nn.attention import MultiheadAttention
 from superpose.nn.base import merge, split
 from superpose.nn.conv import ConvLayer
-from superpose.nn.custom import CustomLayer, OwnLayer, is_vector
-from superpose.nn.forms import WEIGHTED, form
+from superpose.nn.custom import CustomLayer, Keeper, OwnLayer, is_vector
+from superpose.nn.forms import WEIGHTED, form, keeper_form, kept, makes_weights
 from superpose.nn.layer import Layer, joined
 from superpose.nn.norm import NormLayer
 from superpose.nn.pairing import pair
@@ -52,64 +52,24 @@ class Conversion:
 
 def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion) -> None:
     """Turn the layers of a model into superposed ones and give them their contexts."""
-    modules = dict(model.named_modules())
-    for option, names in (("skip", conversion.skip), ("private_layers", conversion.private_layers)):
-        for name in names:
-            if name not in modules:
-                known = ", ".join(repr(known) for known in modules if known)
-                raise SuperposeError(f"{option}: there is no layer {name!r}; there are {known}")
+    _check_names(model, conversion)
     skip = conversion.skip
     if conversion.base:
         outside = (*skip, *conversion.private_layers)
         skip = (*skip, *split(model, functools.partial(_takes_base, outside)))
-        modules = dict(model.named_modules())
+    modules = dict(model.named_modules())
     batch_dims = dict(_batch_dims(modules))
-    superposed, left = 0, []
     for name, module in modules.items():
         _check_initialised(name, module)
         if inside(name, skip):
             continue
-        entire = inside(name, conversion.private_layers)
-        kind = form(name, module, entire)
-        if kind is None:
-            if isinstance(module, tuple(WEIGHTED)):
-                left.append(name)
-            if isinstance(module, nn.MultiheadAttention):
-                skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
-            if entire and next(module.parameters(recurse=False), None) is not None:
-                raise SuperposeError(
-                    f"private_layers: {name!r} is a {type(module).__name__}, which cannot be "
-                    "private; linear, convolution, attention, recurrent, embedding and norm "
-                    "layers can, and modules whose class has a forward and that have no layers in "
-                    "them"
-                )
-            continue
-        if conversion.private == "none" and not entire and not issubclass(kind, OwnLayer):
-            _strip(module, keep_weight=not issubclass(kind, NormLayer))
-        plain, module.__class__ = type(module), kind
-        assert isinstance(module, Layer)
-        if isinstance(module, ConvLayer):
-            module.mode = conversion.conv
-        batch_dim = batch_dims.get(name, conversion.batch_dim)
-        module.superpose(plain, name, None if entire else family, seed, batch_dim)
-        if entire or conversion.private == "per-task":
-            module.make_private()
-        if not module.contexts and not module.private:
-            module.unsuperpose()  # a norm layer with nothing of its own
-        superposed += bool(module.contexts) if isinstance(module, Layer) else 0
-    if not superposed:
-        raise SuperposeError(
-            f"{type(model).__name__} has no layer to superpose: it needs at least one linear, "
-            "convolution, attention or recurrent layer, or a module of its own with a matrix, that "
-            "is not in skip or private_layers, and that was not customised beyond its class"
-        )
-    if left:
-        warnings.warn(
-            f"{', '.join(left)} stay shared by all tasks, because they were customised beyond "
-            "their class (a forward was set on them, or their weight is quantised or made from "
-            "other tensors): name them in skip if that is meant",
-            stacklevel=4,
-        )
+        kind = _form(name, module, conversion)
+        if kind is not None:
+            batch_dim = batch_dims.get(name, conversion.batch_dim)
+            _become(kind, module, name, family, seed, batch_dim, conversion)
+        elif isinstance(module, nn.MultiheadAttention):
+            skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
+    _check_converted(type(model), modules, skip, conversion)
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
     _freeze_templates(modules.values())
@@ -142,11 +102,109 @@ class Summary:
 def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
     """Sort the tensors of a superposed model."""
     layers = list(layers)
-    superposed = [joined(layer.layer, name) for layer in layers for name in layer.contexts]
-    private = [joined(layer.layer, name) for layer in layers for name in layer.private]
-    inner = tuple(joined(layer.layer, "private.") for layer in layers)
+    superposed = [joined(layer.path, name) for layer in layers for name in layer.contexts]
+    private = [joined(layer.path, name) for layer in layers for name in layer.private]
+    every = [*model.named_modules(remove_duplicate=False)]  # a layer may have several names
+    paths = [(path, layer) for path, layer in every if isinstance(layer, Layer)]
+    told = {joined(path, name) for path, la in paths for name in (*la.contexts, *la.private)}
+    inner = tuple(joined(path, "private.") for path, _ in paths)
     rest = [name for name in model.state_dict() if not name.startswith(inner)]
-    return Summary(superposed, private, [n for n in rest if n not in {*superposed, *private}])
+    return Summary(superposed, private, [name for name in rest if name not in told])
+
+
+def _check_names(model: nn.Module, conversion: Conversion) -> None:
+    """What is skipped is layers; what is private may be tensors, too."""
+    modules = dict(model.named_modules())
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    for option, names, known in (
+        ("skip", conversion.skip, modules),
+        ("private_layers", conversion.private_layers, modules | tensors),
+    ):
+        for name in names:
+            if name not in known:
+                there = ", ".join(repr(known) for known in modules if known)
+                raise SuperposeError(f"{option}: there is no layer {name!r}; there are {there}")
+
+
+def _form(name: str, module: nn.Module, conversion: Conversion) -> type[Layer] | None:
+    """What a module becomes; None if it is left alone."""
+    private_layers = conversion.private_layers
+    entire = inside(name, private_layers)
+    asked = entire or any(joined(name, own) in private_layers for own in module._parameters)
+    kind = form(name, module, entire) or keeper_form(name, module, asked)
+    if kind is None and entire and next(module.parameters(recurse=False), None) is not None:
+        raise SuperposeError(
+            f"private_layers: {name!r} is a {type(module).__name__} that was customised beyond its "
+            "class, so it cannot be private"
+        )
+    return kind
+
+
+def _become(
+    kind: type[Layer],
+    module: nn.Module,
+    name: str,
+    family: Family,
+    seed: int,
+    batch_dim: int | None,
+    conversion: Conversion,
+) -> None:
+    """Make a module one of its kind, with its contexts and with what each task has of it."""
+    entire = inside(name, conversion.private_layers)
+    if conversion.private == "none" and not entire and not issubclass(kind, (OwnLayer, Keeper)):
+        _strip(module, keep_weight=not issubclass(kind, NormLayer))
+    plain, module.__class__ = type(module), kind
+    assert isinstance(module, Layer)
+    if isinstance(module, ConvLayer):
+        module.mode = conversion.conv
+    module.superpose(plain, name, None if entire else family, seed, batch_dim)
+    module.make_private(_tasks_own(module, conversion))
+    if not module.contexts and not module.private:
+        module.unsuperpose()
+
+
+def _tasks_own(layer: Layer, conversion: Conversion) -> list[str]:
+    """What each task has of a layer; of what is kept beside layers, vectors and what is named."""
+    private_layers, per_task = conversion.private_layers, conversion.private == "per-task"
+    entire = inside(layer.path, private_layers)
+    if not isinstance(layer, Keeper):
+        return layer.unbound() if entire or per_task else []
+    named = [name for name in kept(layer) if joined(layer.path, name) in private_layers]
+    if per_task and not makes_weights(layer.path, layer):
+        named += [name for name, tensor in kept(layer).items() if is_vector(tensor)]
+    return [name for name in kept(layer) if entire or name in named]
+
+
+def _check_converted(
+    kind: type, modules: dict[str, nn.Module], skip: Iterable[str], conversion: Conversion
+) -> None:
+    """That something was superposed, that what is named is private, and a warning of the rest."""
+    layers = [module for module in modules.values() if isinstance(module, Layer)]
+    if not any(layer.contexts for layer in layers):
+        raise SuperposeError(
+            f"{kind.__name__} has no layer to superpose: it needs at least one linear, "
+            "convolution, attention or recurrent layer, or a module of its own with a matrix, that "
+            "is not in skip or private_layers, and that was not customised beyond its class"
+        )
+    private = {joined(layer.path, name) for layer in layers for name in layer.private}
+    for name in conversion.private_layers:
+        if name not in modules and name not in private:
+            owner, _, _ = name.rpartition(".")
+            raise SuperposeError(
+                f"private_layers: {name!r} is a tensor of a layer that is private as a whole, or "
+                f"not at all: name {owner!r}"
+            )
+    plain = [
+        n for n, m in modules.items() if isinstance(m, tuple(WEIGHTED)) and not inside(n, skip)
+    ]
+    left = [n for n in plain if not any(isinstance(m, Layer) for m in modules[n].modules())]
+    if left:
+        warnings.warn(
+            f"{', '.join(left)} stay shared by all tasks, because they were customised beyond "
+            "their class (a forward was set on them, or their weight is quantised or made from "
+            "other tensors): name them in skip if that is meant, or in private_layers",
+            stacklevel=5,
+        )
 
 
 def _takes_base(outside: Iterable[str], name: str, module: nn.Module) -> bool:

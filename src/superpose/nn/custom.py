@@ -28,15 +28,16 @@ class CustomLayer(Layer):
             self.check_mixed(self.running_mean is not None)
         if self.training and any(name in selected.private for name in self._buffers):
             raise SuperposeError(
-                f"layer {self.layer!r} keeps statistics of the rows that it sees, which rows of "
+                f"layer {self.path!r} keeps statistics of the rows that it sees, which rows of "
                 "different tasks would change for each other: call model.eval(), or run each task "
                 "by itself"
             )
         given, structure = tree_flatten((inputs, options))
-        dims = {i: self.rows_at(x, rows) for i, x in enumerate(given) if isinstance(x, Tensor)}
+        tensors = {i: x for i, x in enumerate(given) if isinstance(x, Tensor)}
+        dims = {i: self.rows_at(x, rows) for i, x in tensors.items() if not self.common(x, rows)}
         if not dims:
             raise SuperposeError(
-                f"layer {self.layer!r} is given no rows of the batch, so it cannot have a result "
+                f"layer {self.path!r} is given no rows of the batch, so it cannot have a result "
                 "for each of their tasks: run it once per task instead"
             )
         dim = next(iter(dims.values()))
@@ -52,7 +53,7 @@ class CustomLayer(Layer):
             return over_rows(self.plain_tensors(selected, rows), {i: given[i] for i in dims})
         except (RuntimeError, ValueError) as error:
             raise SuperposeError(
-                f"layer {self.layer!r} cannot be mapped over rows of different tasks: run it once "
+                f"layer {self.path!r} cannot be mapped over rows of different tasks: run it once "
                 f"per task instead ({error})"
             ) from error
 
@@ -79,6 +80,14 @@ class OwnLayer(MatrixLayout, CustomLayer):
         """All of its parameters that are not vectors."""
         own = self.named_parameters(recurse=False)
         return {name: (matrix.shape[-1], 1) for name, matrix in own if not is_vector(matrix)}
+
+
+class Keeper(Layer):
+    """A module with layers in it: what it keeps beside them is the task's, wherever it is read."""
+
+    def bound(self) -> dict[str, tuple[int, int]]:
+        """No weight: it is not known how they are used."""
+        return {}
 
 
 def is_vector(tensor: Tensor) -> bool:

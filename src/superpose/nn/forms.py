@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from superpose.errors import SuperposeError
 from superpose.nn.attention import MultiheadAttention
@@ -19,7 +21,7 @@ from superpose.nn.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
-from superpose.nn.custom import CustomLayer, OwnLayer, is_vector
+from superpose.nn.custom import CustomLayer, Keeper, OwnLayer, is_vector
 from superpose.nn.layer import Layer
 from superpose.nn.linear import Embedding, Linear, TransposedLinear
 from superpose.nn.norm import (
@@ -66,6 +68,8 @@ NORMS: dict[type[nn.Module], type[Layer]] = {
 }
 TABLES: dict[type[nn.Module], type[Layer]] = {nn.Embedding: Embedding}
 LOOK_UPS = (nn.Embedding, nn.EmbeddingBag)
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, torch.jit.ScriptModule)
+"""What nothing can be put into, because all that is in them is run or counted."""
 
 
 def form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None:
@@ -73,6 +77,31 @@ def form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None:
     tables = TABLES if entire else {}
     known = WEIGHTED | _transposed(module) | NORMS | tables
     return _known_form(layer, module, known) or _own_form(layer, module, entire)
+
+
+def keeper_form(layer: str, module: nn.Module, asked: bool) -> type[Layer] | None:
+    """What a module of no such form becomes, so that tasks can have tensors that it keeps."""
+    names = kept(module)
+    taken = _taken(module, nn.Module, (Keeper,)) if names else None
+    if taken and asked:
+        raise _hidden(layer, module, taken)
+    return None if taken or not names else _made((Keeper,), module, tuple(names))
+
+
+def kept(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The tensors that a module of no such form keeps, and none of the layers in it."""
+    known = isinstance(module, (*WEIGHTED, *NORMS, *LOOK_UPS)) or _transposed(module)
+    runs_all = isinstance(module, CONTAINERS) and not isinstance(module, ParametrizationList)
+    if (known and not is_parametrized(module)) or runs_all:
+        return {}
+    own = {n: t for n, t in module.named_parameters(recurse=False) if t.is_floating_point()}
+    held = {id(tensor) for child in module.children() if own for tensor in child.parameters()}
+    return {name: tensor for name, tensor in own.items() if id(tensor) not in held}
+
+
+def makes_weights(layer: str, module: nn.Module) -> bool:
+    """Whether what a module keeps is made into the weights of a layer."""
+    return "parametrizations" in layer.split(".") or is_parametrized(module)
 
 
 def _known_form(
@@ -100,8 +129,9 @@ def _own_form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None
     learned = list(module.parameters(recurse=False))
     held = [t for child in module.children() for t in (*child.parameters(), *child.buffers())]
     computes = type(module).forward is not nn.Module.forward and computes_by_class(module)
-    made_from = "parametrizations" in layer.split(".")  # a weight, whether or not a task is active
-    if not learned or held or not computes or made_from or isinstance(module, nn.RNNBase):
+    if not learned or held or not computes or isinstance(module, nn.RNNBase):
+        return None
+    if makes_weights(layer, module):  # whether or not a task is active
         return None
     if not entire:
         numbers = all(tensor.is_floating_point() for tensor in learned)  # quantised ones are not
@@ -150,7 +180,7 @@ def _taken(module: nn.Module, plain: type, kinds: Iterable[type[Layer]]) -> str 
         return {n for one in classes for n in (*vars(one), *inspect.get_annotations(one))}
 
     own = names(one for kind in kinds for one in kind.__mro__ if issubclass(one, Layer))
-    own -= names(plain.__mro__) | set(module._parameters)
+    own -= names(plain.__mro__) | {"weight", "bias"}  # which are the same, of the active task
     return next((n for n in sorted(own) if hasattr(module, n) and not n.startswith("__")), None)
 
 

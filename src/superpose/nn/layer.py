@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
 import torch
@@ -13,6 +14,7 @@ from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
 from superpose.nn.pairing import Pairing
 from superpose.nn.private import PerTask, by_row
+from superpose.nn.rows import without_rows
 from superpose.nn.selection import (
     Selected,
     Selection,
@@ -48,7 +50,7 @@ class Layer(nn.Module):
 
     rows_first: ClassVar[bool] = False  # rows cannot be anywhere else
 
-    layer: str
+    path: str
     plain_class: type[nn.Module]
     contexts: dict[str, LayerContext]
     private: nn.ModuleDict
@@ -133,14 +135,14 @@ class Layer(nn.Module):
     def superpose(
         self,
         plain_class: type[nn.Module],
-        layer: str,
+        path: str,
         family: Family | None,
         seed: int,
         batch_dim: int | None = None,
     ) -> None:
-        """Give the layer its contexts, if a family is given."""
+        """Give the layer its name in the network and, if a family is given, its contexts."""
         self.plain_class = plain_class
-        self.layer = layer
+        self.path = path
         self.batch_dim = batch_dim
         self.contexts = {}
         self.private = nn.ModuleDict()
@@ -149,18 +151,21 @@ class Layer(nn.Module):
         if family is None:
             return
         for name, (dim, groups) in self.bound().items():
-            self.contexts[name] = LayerContext(family, seed, joined(layer, name), dim, groups)
+            self.contexts[name] = LayerContext(family, seed, joined(path, name), dim, groups)
             if isinstance(family, Drawn) and family.learnable:
                 self.private[name + CONTEXT] = PerTask(nn.Parameter(torch.empty(0)))
 
-    def make_private(self) -> None:
-        """Let each task have its own of all that no context binds: biases, scales, statistics."""
+    def unbound(self) -> list[str]:
+        """What no context binds: biases, scales, statistics."""
         own: list[tuple[str, Tensor]] = list(self.named_parameters(recurse=False))
         if not self.bound():  # a norm's buffers are statistics, other layers' are constants
             own += self.named_buffers(recurse=False)
-        for name, tensor in own:
-            if name not in self.contexts:
-                self.private[name] = PerTask(tensor)
+        return [name for name, _ in own if name not in self.contexts]
+
+    def make_private(self, names: Iterable[str]) -> None:
+        """Let each task have its own of these tensors."""
+        for name in names:
+            self.private[name] = PerTask(self.stored(name))
 
     def unsuperpose(self) -> None:
         """Become the plain layer again."""
@@ -168,7 +173,7 @@ class Layer(nn.Module):
             if not name.endswith(CONTEXT):
                 getattr(self, name).requires_grad_(tensors.trained)
         plain = self.plain_class
-        own = ("layer", "plain_class", "contexts", "private", "guides", "batch_dim", "pairing")
+        own = ("path", "plain_class", "contexts", "private", "guides", "batch_dim", "pairing")
         for name in own:
             delattr(self, name)
         self.__class__ = plain  # type: ignore[assignment]
@@ -208,7 +213,7 @@ class Layer(nn.Module):
         return layer.fixed_by_row(tasks.unique, tasks.row, like.device, like.dtype)
 
     @property
-    def device(self) -> torch.device:
+    def weight_device(self) -> torch.device:
         """Where the first bound weight is."""
         return self._real_like(next(iter(self.contexts))).device
 
@@ -222,16 +227,16 @@ class Layer(nn.Module):
         Inside a superposed model that is decided by the model; a layer used by itself is told.
         """
         if task is not None:
-            tasks = Tasks.of(whole_numbers(task), self.device)
+            tasks = Tasks.of(whole_numbers(task), self.weight_device)
             return self.select(tasks), None if tasks.row is None else len(tasks.row)
         selection: Selection | None = active.selection
-        if selection is None or self.layer not in selection.layers:
+        if selection is None or self.path not in selection.layers:
             raise SuperposeError(
-                f"no task is active for layer {self.layer!r}: call model(x, task=…), or wrap the "
+                f"no task is active for layer {self.path!r}: call model(x, task=…), or wrap the "
                 "call in `with model.task(…):`; torch.utils.checkpoint takes use_reentrant=False "
                 "and context_fn=superpose.same_task"
             )
-        return selection.layers[self.layer], selection.rows
+        return selection.layers[self.path], selection.rows
 
     def bind(self, context: Context, x: Tensor, rows: int | None) -> Tensor:
         """C x for x of shape (…, M); with rows, each row by its own context."""
@@ -274,23 +279,27 @@ class Layer(nn.Module):
         """Rows come first in layers of channels; a batch has at least `dims` dimensions."""
         if x.ndim < dims or x.shape[0] != rows:
             raise SuperposeError(
-                f"layer {self.layer!r} was given {tuple(x.shape)}, which is not a batch of {rows} "
+                f"layer {self.path!r} was given {tuple(x.shape)}, which is not a batch of {rows} "
                 "rows: rows of different tasks cannot be told apart; run it once per task instead"
             )
+
+    def common(self, x: Tensor, rows: int) -> bool:
+        """Whether x is something that all rows have in common, such as positions."""
+        return self.batch_dim is None and without_rows(x, rows)
 
     def rows_at(self, x: Tensor, rows: int) -> int:
         """The dimension of x that holds the rows; an error when it cannot be told."""
         dim = self.batch_dim or 0
         if x.ndim < 2 or x.shape[dim] != rows:
             raise SuperposeError(
-                f"layer {self.layer!r} was given {tuple(x.shape)}, where dimension {dim} should be "
+                f"layer {self.path!r} was given {tuple(x.shape)}, where dimension {dim} should be "
                 f"the {rows} rows of the batch: the model folds other things into it, so rows of "
                 "different tasks cannot be told apart; run it once per task instead"
             )
         guess = self.batch_dim is None and not self.rows_first
         if guess and rows > 1 and rows in x.shape[1:-1]:
             raise SuperposeError(
-                f"layer {self.layer!r} was given {tuple(x.shape)} for {rows} rows, and more than "
+                f"layer {self.path!r} was given {tuple(x.shape)} for {rows} rows, and more than "
                 f"one dimension has size {rows}: say which holds the rows with batch_dim=0 or 1"
             )
         return dim

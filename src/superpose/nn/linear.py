@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from superpose import functional
 from superpose.errors import SuperposeError
-from superpose.nn.layer import Layer, MatrixLayout, standalone
+from superpose.nn.layer import Layer, MatrixLayout, joined, standalone
 from superpose.nn.reading import of_active_task
-from superpose.nn.selection import TaskIds
+from superpose.nn.rows import ByRow
+from superpose.nn.selection import Selected, TaskIds
 
 
 class LinearLayer(Layer):
@@ -86,18 +87,33 @@ class Embedding(Layer, nn.Embedding):
             return self.plain_forward(selected, input)
         if self.max_norm is not None:
             raise SuperposeError(
-                f"layer {self.layer!r} shortens the entries of its table in place "
+                f"layer {self.path!r} shortens the entries of its table in place "
                 f"(max_norm={self.max_norm}), which it can do for one task at a time: run it once "
                 "per task instead"
             )
         dim = self.batch_dim or 0
         if input.ndim > 1 and input.shape[dim] == 1:  # positions, looked up once for all rows
             input = input.repeat_interleave(rows, dim)
+        if self.common(input, rows):
+            each = self.look_up(selected, input.expand(rows, *input.shape))
+            return ByRow.of(joined(self.path, "weight"), each, self)
+        if self.batch_dim is None and rows > 1 and input.ndim == 1:
+            raise SuperposeError(
+                f"layer {self.path!r} was given {tuple(input.shape)} for {rows} rows, which may be "
+                f"an entry for each row, or {rows} that they have in common: if it is one for each "
+                "row, say batch_dim=0"
+            )
         front = input.movedim(self.rows_at(input.unsqueeze(-1), rows), 0)
+        return self.look_up(selected, front).movedim(0, dim)
+
+    def look_up(self, selected: Selected, input: Tensor) -> Tensor:
+        """The entries of each row's own table; rows come first."""
+        rows = len(input)
         offset = torch.arange(rows, device=input.device) * self.num_embeddings
-        flat = front + offset.view([rows] + [1] * (input.ndim - 1))
+        flat = input + offset.view([rows] + [1] * (input.ndim - 1))
         tables = selected.private["weight"].flatten(0, 1)
         y = F.embedding(flat, tables, scale_grad_by_freq=self.scale_grad_by_freq)
-        if self.padding_idx is not None:  # its entry is looked up and never learned
-            y = torch.where((front == self.padding_idx).unsqueeze(-1), y.detach(), y)
-        return y.movedim(0, dim)
+        if self.padding_idx is None:
+            return y
+        padding = (input == self.padding_idx).unsqueeze(-1)
+        return torch.where(padding, y.detach(), y)  # its entry is looked up and never learned

@@ -48,7 +48,7 @@ class ChannelNorm(NormLayer):
         """A row must not depend on the rows beside it, be it by running statistics."""
         if self.training if tracked else self.over_rows:
             raise SuperposeError(
-                f"layer {self.layer!r} takes statistics over the rows of the batch, so rows of "
+                f"layer {self.path!r} takes statistics over the rows of the batch, so rows of "
                 "different tasks would change each other: call model.eval() (with running "
                 "statistics), run each task by itself, or use a GroupNorm"
             )

@@ -37,7 +37,7 @@ _order = functools.lru_cache(maxsize=4096)(permutation)
 def pair(layers: Iterable[Layer], seed: int) -> None:
     """Let layers, of one bound weight each, change places with those of the same shape."""
     pairings: dict[object, Pairing] = {}
-    for layer in sorted(layers, key=lambda one: one.layer):  # whatever their order in the network
+    for layer in sorted(layers, key=lambda one: one.path):  # whatever their order in the network
         (name,) = layer.contexts
         weight = getattr(layer, name)
         alike = (weight.shape, weight.dtype)

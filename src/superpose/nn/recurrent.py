@@ -53,7 +53,7 @@ class SequenceLayer(RecurrentLayer):
             return self.plain_class.forward(plain, input, hx)
         if isinstance(input, PackedSequence) or input.ndim != 3:
             raise SuperposeError(
-                f"layer {self.layer!r} takes one task per row for a padded batch of sequences "
+                f"layer {self.path!r} takes one task per row for a padded batch of sequences "
                 "only: run a packed or single sequence once per task"
             )
         steps = input if self.batch_first else input.transpose(0, 1)

@@ -102,14 +102,14 @@ class Weight:
         if not linear or isinstance(self.layer, CustomLayer):
             kind = type(self.layer).__name__
             raise SuperposeError(
-                f"{kind} {self.layer.layer!r} is not one linear map, so it can be neither solved "
+                f"{kind} {self.layer.path!r} is not one linear map, so it can be neither solved "
                 "for nor predicted: name it in private_layers or in skip, or pack by 'sum'"
             )
 
     @property
     def module(self) -> str:
         """The module of the plain model whose call tells the inputs."""
-        name = plain_name(self.layer.layer)
+        name = plain_name(self.layer.path)
         return name.removesuffix(".out_proj") if self.inside_attention else name
 
     @property
@@ -120,7 +120,7 @@ class Weight:
     @property
     def plain(self) -> str:
         """The tensor's name in the plain model."""
-        name = plain_name(self.layer.layer)
+        name = plain_name(self.layer.path)
         return f"{name}.{self.name}" if name else self.name
 
     @property

@@ -17,6 +17,7 @@ from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, build, check_names, layers, several, unsuperpose
 from superpose.nn.base import WithBase, plain_name
 from superpose.nn.convert import Conversion, inside
+from superpose.nn.forms import kept
 from superpose.nn.layer import CONTEXT, joined
 from superpose.store.distil import finetune as distil
 from superpose.store.solve import solve
@@ -144,9 +145,9 @@ class Packed(Superposed):
     def _add_term(self, number: int, net: nn.Module, sign: int) -> None:
         """Add (or subtract) W C⁻¹ of one model for every layer: equation 1."""
         for layer in layers(self):
-            pair = _parent(self, layer.layer)
+            pair = _parent(self, layer.path)
             for tensor in layer.contexts:
-                own = net.get_parameter(joined(plain_name(layer.layer), tensor)).detach().double()
+                own = net.get_parameter(joined(plain_name(layer.path), tensor)).detach().double()
                 if isinstance(pair, WithBase):
                     own = own - pair.base.weight.detach().double()
                 context = layer.grouped(tensor, layer.contexts[tensor].derive(number))
@@ -161,7 +162,7 @@ class Packed(Superposed):
         for layer in layers(self):
             for tensor, own in layer.private_tensors().items():
                 if not tensor.endswith(CONTEXT):
-                    own.of(number).detach().copy_(state[joined(plain_name(layer.layer), tensor)])
+                    own.of(number).detach().copy_(state[joined(plain_name(layer.path), tensor)])
 
 
 def pack(
@@ -197,8 +198,8 @@ def pack(
       are summed, in an order drawn for each task, so that unrelated differences are added up.
 
     Biases and norms are private to each task; what all models have in common is kept once;
-    embeddings that differ become private. The result is a superposed model: it runs with a task,
-    or one per row, saves, and counts its cost.
+    embeddings and tables of positions that differ become private. The result is a superposed
+    model: it runs with a task, or one per row, saves, and counts its cost.
 
     >>> nets = {name: nn.Linear(32, 4) for name in ("a", "b")}
     >>> inputs = {name: torch.randn(64, 4) @ torch.randn(4, 32) for name in nets}
@@ -310,23 +311,27 @@ def _set_base(packed: Packed, base: nn.Module | None) -> None:
 
 
 def _sorted(sources: Sources) -> tuple[list[str], list[str]]:
-    """Layers that have to be private, and layers that are the same in all models."""
+    """Layers and tensors that have to be private, and layers that are the same in all models."""
     net = sources.open(next(iter(sources.models)))
-    probe = build(net, contexts.family("identity"), {0: 0}, 0, Conversion(), Superposed)
-    placed = {layer.layer for layer in layers(probe)}
+    with warnings.catch_warnings(action="ignore"):  # what it leaves shared may yet be private
+        probe = build(net, contexts.family("identity"), {0: 0}, 0, Conversion(), Superposed)
+    placed = {layer.path for layer in layers(probe)}
     tables = {name for name, m in net.named_modules() if isinstance(m, nn.Embedding)}
     owner = {key: key.rpartition(".")[0] for key in sources.shapes}
     differing = {owner[key] for key in sources.differing}
     looked_up = {m.weight.data_ptr() for m in net.modules() if isinstance(m, nn.Embedding)}
     tied = {owner[key] for key, t in net.state_dict().items() if t.data_ptr() in looked_up}
-    for key in sorted(sources.differing):
-        if owner[key] not in placed | tables and not inside(owner[key], placed):
-            kind = type(net.get_submodule(owner[key])).__name__
-            raise SuperposeError(
-                f"{key} differs between the models, and {kind} can be neither superposed nor "
-                "private: keep it the same in all models"
-            )
     private = sorted(differing & tied)
+    for key in probe.summary().shared:
+        if key not in sources.differing or owner[key] in tables:
+            continue
+        module = net.get_submodule(owner[key])
+        if key.rpartition(".")[2] not in kept(module):
+            raise SuperposeError(
+                f"{key} differs between the models, and {type(module).__name__} can be neither "
+                "superposed nor private: keep it the same in all models"
+            )
+        private.append(key)
     same = sorted({name for name in owner.values() if name in placed} - differing)
     if len(sources.models) == 1 or not differing & placed - set(private):
         return private, []  # one model, or equal ones: there is nothing to tell apart

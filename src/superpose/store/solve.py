@@ -168,13 +168,13 @@ def read_out(packed: Superposed, weights: Iterable[Weight], task: int) -> dict[s
         found[weight.plain] = value if base is None else value + base
         bias = bias_name(weight)
         if bias is not None:
-            found[joined(plain_name(layer.layer), bias)] = own[bias].detach()
+            found[joined(plain_name(layer.path), bias)] = own[bias].detach()
     return found
 
 
 def base_of(packed: nn.Module, weight: Weight) -> Tensor | None:
     """The weight that all tasks share beside this one, if there is one."""
-    name = weight.layer.layer
+    name = weight.layer.path
     if plain_name(name) == name:
         return None
     pair = packed.get_submodule(plain_name(name))
@@ -219,7 +219,7 @@ def observe(
     bias = bias_name(weight)
     offset = None
     if bias is not None:
-        offset = net.get_parameter(joined(plain_name(weight.layer.layer), bias)).detach()
+        offset = net.get_parameter(joined(plain_name(weight.layer.path), bias)).detach()
         offset = offset.view(own.shape[0], 1, -1)
     seen: list[Seen] = []
     index = torch.arange(len(rows))

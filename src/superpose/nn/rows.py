@@ -1,0 +1,160 @@
+"""What a layer's tensor is to a network that uses it itself, in a batch with rows of many tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from superpose.errors import SuperposeError
+
+if TYPE_CHECKING:
+    from superpose.nn.layer import Layer
+
+
+def _named(names: str, *places: Any) -> set[Any]:
+    return {getattr(place, name) for name in names.split() for place in places}
+
+
+PROPERTIES = "device dtype is_cuda is_meta is_quantized is_sparse layout ndim requires_grad shape"
+METHODS = "__len__ dim element_size is_complex is_contiguous is_floating_point numel size stride"
+LOOKS = {found.__get__ for found in _named(PROPERTIES, Tensor)} | _named(METHODS, Tensor)
+"""What tells nothing of a tensor's values."""
+
+ALIGNED = (
+    _named("add sub mul div where", Tensor, torch)
+    | _named("add_ sub_ mul_ div_", Tensor)
+    | {F.scaled_dot_product_attention}
+)
+"""What takes tensors whose dimensions meet from the last one on, those of the batch too."""
+
+
+class Unread(Tensor):
+    """A bound weight: it can be looked at, not used.
+
+    No one tensor is that of every row, so what is computed from it would be wrong.
+    """
+
+    tensor: str
+
+    @classmethod
+    def of(cls, name: str, stored: Tensor) -> Unread:
+        """The tensor of this name, which has the shape of `stored`."""
+        made = stored.detach().as_subclass(cls)
+        made.tensor = name
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
+        """Its type, device and shape are known."""
+        if function in LOOKS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*arguments, **options or {})
+        raise _unusable(next(x for x in tree_leaves((arguments, options)) if isinstance(x, cls)))
+
+
+class ByRow(Tensor):
+    """A private tensor: it looks like that of one row, and `own` has those of all (rows, *shape).
+
+    What is computed from it, and from what has no rows, is computed for each row. With tensors of
+    the batch it can be used where it is known which row is which: where it is expanded to them, in
+    sums and products, and as the mask of attention.
+    """
+
+    tensor: str
+    own: Tensor
+    layer: Layer
+
+    @classmethod
+    def of(cls, name: str, own: Tensor, layer: Layer) -> Tensor:
+        """The layer's tensor of this name; that of a single row is a tensor like any other."""
+        if len(own) == 1:
+            return own[0]
+        made = own[0].detach().as_subclass(cls)
+        made.tensor, made.own, made.layer = name, own, layer
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
+        """Its type, device and shape are known; the rest depends on the row."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if function in LOOKS:
+                return function(*arguments, **options or {})
+            given, structure = tree_flatten((tuple(arguments), options or {}))
+            mine = {place: x for place, x in enumerate(given) if isinstance(x, cls)}
+            first = next(iter(mine.values()))
+            rows = len(first.own)
+            plain = [x for x in given if isinstance(x, Tensor) and type(x) is not cls]
+            of_batch = [x for x in plain if not without_rows(x, rows)]
+
+            def call(tensors: dict[int, Tensor]) -> Any:
+                filled = [tensors.get(place, x) for place, x in enumerate(given)]
+                positional, named = tree_unflatten(filled, structure)
+                return function(*positional, **named)
+
+            if function in (Tensor.expand, Tensor.repeat) and first.reaches(given[1:]):
+                return first.expanded(function, given[1:])
+            if not of_batch:
+                return first.for_each(call, {place: one.own for place, one in mine.items()})
+            ndim = max(x.ndim for x in plain)
+            batch = [x for x in of_batch if x.ndim == ndim]
+            if function not in ALIGNED or not batch:
+                raise _unusable(first)
+            dim = first.layer.rows_at(batch[0], rows)
+            return call({place: one.among(ndim, dim) for place, one in mine.items()})
+
+    def for_each(self, call: Callable[[Any], Any], own: dict[int, Tensor]) -> Any:
+        """What a function gives for each row."""
+        try:
+            found = torch.vmap(call, randomness="different")(own)
+        except (RuntimeError, ValueError) as error:
+            raise _unusable(self) from error
+        return tree_map(lambda y: ByRow.of(self.tensor, y, self.layer), found)
+
+    def reaches(self, sizes: list[int]) -> bool:
+        """Whether what is expanded, or repeated, to these sizes has the rows of the batch."""
+        dim = self.layer.batch_dim or 0
+        return len(sizes) > dim and sizes[dim] == len(self.own)
+
+    def expanded(self, function: Any, sizes: list[int]) -> Any:
+        """To these sizes; the dimension of the rows has its size already."""
+        dim = self.layer.batch_dim or 0
+        once = -1 if function is Tensor.expand else 1
+        return function(self.among(len(sizes), dim), *sizes[:dim], once, *sizes[dim + 1 :])
+
+    def among(self, ndim: int, dim: int) -> Tensor:
+        """All rows', to meet a tensor of `ndim` dimensions that has the rows in `dim`."""
+        shape = (1,) * (ndim - self.ndim) + self.shape
+        if len(shape) > ndim or shape[dim] != 1:
+            raise _unusable(self)
+        return self.own.reshape(-1, *shape).squeeze(1 + dim).movedim(0, dim)
+
+
+def without_rows(x: Tensor, rows: int) -> bool:
+    """Whether x has nothing of the rows of a batch.
+
+    It may have if they are as many as one of its dimensions, or, of an activation, if they may be
+    folded into the first: (rows · tokens, features).
+    """
+    folded = x.is_floating_point() and x.ndim and x.shape[0] % rows == 0
+    return rows not in x.shape and not folded
+
+
+def of_all_rows(value: Any) -> Any:
+    """What is kept for each row as a tensor of the batch (rows, …); other values as they are."""
+    return value.own if isinstance(value, ByRow) else value
+
+
+def _unusable(read: Unread | ByRow) -> SuperposeError:
+    return SuperposeError(
+        f"the network uses {read.tensor!r} without calling the layer that it belongs to, so "
+        "rows of different tasks cannot each have their own: run it once per task instead"
+    )
