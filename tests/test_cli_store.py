@@ -92,7 +92,7 @@ def test_delta_with_a_base(files, call):
     call(*packing("ab", "--method", "delta", "--base", "c.safetensors"))
     loaded = sp.load("many.safetensors", make())
     base = load_file("c.safetensors")["layers.1.weight"]
-    assert torch.equal(loaded.layers[1].base.weight, base)
+    assert torch.equal(loaded.layers[1].bases.weight, base)
     call("unpack", "many.safetensors", "a", *ARCHITECTURE, "--out", "a_again.safetensors")
     assert load_file("a_again.safetensors").keys() == load_file("a.safetensors").keys()
     assert not loaded.superposition.conversion.random_pairing

@@ -408,18 +408,30 @@ def test_a_customised_layer_is_no_linear_map_to_be_solved_for():
     rows = {name: torch.randn(20, 2) @ torch.randn(2, 7) for name in "ab"}  # they fit
     with pytest.raises(sp.SuperposeError, match="Quadratic '1' is not one linear map"):
         sp.pack(nets, calibration=rows)
-    with pytest.raises(sp.SuperposeError, match="Quadratic '1' is not one linear map"):
-        sp.pack(nets, method="delta")
     nets_of_their_own = {name: nn.Sequential(OwnLinear(7, 6)) for name in "ab"}
-    for options in ({"calibration": rows}, {"method": "delta"}):
-        with pytest.raises(sp.SuperposeError, match="OwnLinear '0' is not one linear map"):
-            sp.pack(nets_of_their_own, **options)
+    with pytest.raises(sp.SuperposeError, match="OwnLinear '0' is not one linear map"):
+        sp.pack(nets_of_their_own, calibration=rows)
     summed = sp.pack(nets_of_their_own, method="sum")
     assert summed.summary().superposed == ["0.kernel"]
     packed = sp.pack(nets, method="sum")
     assert packed.summary().superposed == ["0.weight", "1.weight"]
     alone = sp.pack(nets, calibration=rows, private_layers=["1"])
     assert (alone(rows["a"], task="a") - nets["a"](rows["a"])).abs().max() < 1e-3
+
+
+@custom
+def test_a_customised_layer_keeps_a_base(name):
+    net, x = made(name)
+    tuned = copy.deepcopy(net)
+    for parameter in tuned.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    alone = sp.pack({"a": tuned}, "hadamard", method="delta", base=net)
+    torch.testing.assert_close(alone(x, task="a"), tuned(x), rtol=1e-4, atol=1e-5)
+    both = sp.pack({"a": tuned, "b": net}, "hadamard", method="delta")
+    tasks = list("abbab")
+    torch.testing.assert_close(both(x, task="b"), sp.unpack(both, "b")(x), rtol=1e-4, atol=1e-5)
+    mixed = rows_one_by_one(both, tasks, x)
+    torch.testing.assert_close(both(x, task=tasks), mixed, rtol=1e-4, atol=1e-5)
 
 
 def test_a_quantised_weight_is_left_alone():

@@ -294,8 +294,7 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     del plain.superposition
     plain.__class__ = type(model)._plain
     for layer, stored in zip(layers(plain), layers(model), strict=True):
-        if number is not None:
-            _assign(layer, stored.read_out(number))
+        _assign(layer, stored.in_all() if number is None else stored.read_out(number))
         layer.unsuperpose()
     restore(plain)
     return plain

@@ -24,7 +24,7 @@ from superpose.nn.layer import Layer
 from superpose.store.distil import logits
 from superpose.store.inputs import Rows, Weight, in_order, quiet_run, reaching, weights_of
 from superpose.store.packed import Packed
-from superpose.store.solve import Moments, base_of, bias_name, observe, read_out, scale
+from superpose.store.solve import Moments, bias_name, observe, read_out, scale
 from superpose.store.sources import Source, Sources
 
 
@@ -135,10 +135,9 @@ def _solved(
     measured, tasks = 0.0, 0
     blocks: dict[tuple[int, int], list[Spectrum]] = {}  # by part and group, one for each task
     for task, number in packed.superposition.names.items():
-        read = read_out(packed, done, number)
-        seen = observe(
-            packed, weight, calls, number, sources.open(task), rows[task], read, batch_size
-        )
+        read = read_out(done, number)
+        net = sources.open(task)
+        seen = observe(weight, calls, number, net, rows[task], read, batch_size)
         moments = [part.both for part in seen]
         whole, gives = scale(moments), any(both.energy.any() for both in moments)
         tasks += gives
@@ -183,12 +182,12 @@ def _summed(
     for task, number in names.items():
         net = sources.open(task)
         for one in peers:
-            stored[task, one.layer.slot(number)] = _some_outputs(packed, one, net)
+            stored[task, one.layer.slot(number)] = _some_outputs(one, net)
     measured = predicted = 0.0
     tasks = 0
     for task, number in names.items():
         net, slot = sources.open(task), weight.layer.slot(number)
-        own = read_out(packed, [weight], number)[weight.plain]
+        own = read_out([weight], number)[weight.plain]
         wanted = weight.matrix(net.get_parameter(weight.plain).detach().double())
         change = weight.matrix(own.double()) - wanted
         noisy, alone = sampled_outputs(change), sampled_outputs(wanted)
@@ -206,8 +205,8 @@ def _summed(
     return measured / max(tasks, 1), predicted / max(tasks, 1)
 
 
-def _some_outputs(packed: Superposed, weight: Weight, net: nn.Module) -> Tensor:
+def _some_outputs(weight: Weight, net: nn.Module) -> Tensor:
     """Of what a model stores in a weight."""
-    base = base_of(packed, weight)
+    base = weight.layer.bases.get(weight.name)
     own = net.get_parameter(weight.plain).detach().double()
     return sampled_outputs(weight.matrix(own if base is None else own - base.detach()))

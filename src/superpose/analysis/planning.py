@@ -178,7 +178,7 @@ def _observed(
         return
     rows = Rows.of("plan", inputs)
     for weight, calls in in_order(plain, weights, rows[:2]):
-        seen = observe(model, weight, calls, 0, plain, rows, {}, batch_size)
+        seen = observe(weight, calls, 0, plain, rows, {}, batch_size)
         moments = [part.both for part in seen]
         whole = scale(moments)
         spectra = []

@@ -110,30 +110,26 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
 
     def _project_by_row(self, selected: Selected, inputs: list[Tensor], rows: int) -> list[Tensor]:
         """Queries, keys and values (B, T, E), each row bound by its own contexts."""
-        own = {name: selected.private.get(name, getattr(self, name)) for name in self.bound()}
         bias = selected.private.get("in_proj_bias", self.in_proj_bias)
-        joint = own.get("in_proj_weight")
-        if joint is not None and inputs[0] is inputs[1] is inputs[2]:
-            x = self._bound(selected, "in_proj_weight", inputs[0], rows)
-            y = self.add_bias(self.multiply(x, joint, rows), bias, rows)
-            projected = list(y.chunk(3, -1))
+        joint = self.in_proj_weight is not None
+        if joint and inputs[0] is inputs[1] is inputs[2]:
+            y = self.product(selected, "in_proj_weight", inputs[0], rows)
+            projected = list(self.add_bias(y, bias, rows).chunk(3, -1))
         else:
-            names = list(own) if joint is None else ["in_proj_weight"] * 3
-            weights = own.values() if joint is None else joint.chunk(3, -2)
             biases = [None] * 3 if bias is None else bias.chunk(3, -1)
+            starts = (0, self.embed_dim, 2 * self.embed_dim)
+            parts = [slice(start, start + self.embed_dim) if joint else None for start in starts]
+            names = ["in_proj_weight"] * 3 if joint else list(self.bound())
             projected = []
-            for x, name, weight, part in zip(inputs, names, weights, biases, strict=True):
-                y = self.multiply(self._bound(selected, name, x, rows), weight, rows)
-                projected.append(self.add_bias(y, part, rows))
+            for x, name, part, own in zip(inputs, names, parts, biases, strict=True):
+                y = self.product(selected, name, x, rows, part)
+                projected.append(self.add_bias(y, own, rows))
         for side, name in ((1, "bias_k"), (2, "bias_v")):
             extra = selected.private.get(name, getattr(self, name))
             if extra is not None:
                 row = extra.reshape(-1, 1, self.embed_dim).expand(rows, 1, -1)
                 projected[side] = torch.cat([projected[side], row], 1)
         return projected
-
-    def _bound(self, selected: Selected, name: str, x: Tensor, rows: int) -> Tensor:
-        return self.bind(selected.contexts[name], x, rows) if name in selected.contexts else x
 
     def _attend(
         self,

@@ -82,8 +82,9 @@ class ConvLayer(Layer):
         spatial = len(self.kernel_size)
         if rows is not None:
             self.check_rows(x, rows, spatial + 2)
+        given, base = x, None
         if context is not None and rows is not None and self.mode == "channel":
-            x = self.bind_channels(context, x)
+            x, base = self.bind_channels(context, x), self.bases.get("weight")
         elif context is not None:
             weight = self.bind_weight("weight", context, weight, rows)
         bias = selected.private.get("bias", self.stored("bias"))
@@ -96,6 +97,8 @@ class ConvLayer(Layer):
             groups = rows * self.groups
             y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, size)
             y = y.view(rows, -1, *y.shape[2:])
+        if base is not None:
+            y = y + self.convolve(given, base, None, self.groups, size)
         return y if bias is None else y + bias.view(-1, self.out_channels, *[1] * spatial)
 
     def bind_channels(self, context: Context, x: Tensor) -> Tensor:

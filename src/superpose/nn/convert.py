@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,15 +12,12 @@ from torch.nn.parameter import UninitializedParameter
 
 from superpose.contexts import Family
 from superpose.errors import SuperposeError
-from superpose.nn.attention import MultiheadAttention
-from superpose.nn.base import merge, split
 from superpose.nn.conv import ConvLayer
-from superpose.nn.custom import CustomLayer, Keeper, OwnLayer, is_vector
+from superpose.nn.custom import Keeper, OwnLayer, is_vector
 from superpose.nn.forms import WEIGHTED, form, keeper_form, kept, makes_weights
 from superpose.nn.layer import Layer, joined
 from superpose.nn.norm import NormLayer
 from superpose.nn.pairing import pair
-from superpose.nn.recurrent import GRU, LSTM, RNN
 
 PRIVATE_MODES = ("per-task", "shared", "none")
 CONV_MODES = ("kernel", "channel")
@@ -54,9 +50,6 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
     """Turn the layers of a model into superposed ones and give them their contexts."""
     _check_names(model, conversion)
     skip = conversion.skip
-    if conversion.base:
-        outside = (*skip, *conversion.private_layers)
-        skip = (*skip, *split(model, functools.partial(_takes_base, outside)))
     modules = dict(model.named_modules())
     batch_dims = dict(_batch_dims(modules))
     for name, module in modules.items():
@@ -78,7 +71,6 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
 
 def restore(model: nn.Module) -> None:
     """Undo what `convert` did outside the layers."""
-    merge(model)
     _block_fast_paths(dict(model.named_modules()), on=True)
 
 
@@ -157,7 +149,8 @@ def _become(
     assert isinstance(module, Layer)
     if isinstance(module, ConvLayer):
         module.mode = conversion.conv
-    module.superpose(plain, name, None if entire else family, seed, batch_dim)
+    chosen = None if entire else family
+    module.superpose(plain, name, chosen, seed, batch_dim, conversion.base)
     module.make_private(_tasks_own(module, conversion))
     if not module.contexts and not module.private:
         module.unsuperpose()
@@ -205,22 +198,6 @@ def _check_converted(
             "other tensors): name them in skip if that is meant, or in private_layers",
             stacklevel=5,
         )
-
-
-def _takes_base(outside: Iterable[str], name: str, module: nn.Module) -> bool:
-    if inside(name, outside):
-        return False
-    kind = form(name, module, entire=False)
-    if kind is None or issubclass(kind, NormLayer):
-        return False
-    if issubclass(kind, OwnLayer) and all(map(is_vector, module.parameters())):
-        return False
-    if issubclass(kind, (MultiheadAttention, RNN, LSTM, GRU, CustomLayer)):
-        raise SuperposeError(
-            f"{type(module).__name__} {name!r} is not one linear map, so it cannot keep a base: "
-            "name it in private_layers or in skip"
-        )
-    return True
 
 
 def inside(name: str, outer: Iterable[str]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose import contexts, functional
@@ -43,9 +44,10 @@ class Layer(nn.Module):
     """A mixin: a plain layer that looks up its context and private tensors for the active task.
 
     `contexts` has an entry for each weight that is bound, `private` one for each tensor that every
-    task has for itself. `guides` may have a matrix for a bound weight that its gradient is
-    multiplied by. `batch_dim` is where the rows are; None means first, with an error where that
-    would be a guess. With a `pairing`, a bound weight is that of another layer for each task.
+    task has for itself. `bases` may have what all tasks have in common of a bound weight, which is
+    W₀ + W C(k) then, and `guides` a matrix that its gradient is multiplied by. `batch_dim` is where
+    the rows are; None means first, with an error where that would be a guess. With a `pairing`, a
+    bound weight is that of another layer for each task.
     """
 
     rows_first: ClassVar[bool] = False  # rows cannot be anywhere else
@@ -54,6 +56,7 @@ class Layer(nn.Module):
     plain_class: type[nn.Module]
     contexts: dict[str, LayerContext]
     private: nn.ModuleDict
+    bases: dict[str, Tensor] | nn.ParameterDict
     guides: dict[str, Tensor]
     batch_dim: int | None
     pairing: Pairing | None
@@ -80,6 +83,10 @@ class Layer(nn.Module):
     def read_out(self, task: int) -> dict[str, Tensor]:
         """What a plain layer needs to do what this one does for a task: W C(k), private tensors."""
         return self.plain_tensors(self.select(Tasks([task], None)))
+
+    def in_all(self) -> dict[str, Tensor]:
+        """The weights that have a base, as they stand: W₀ + W."""
+        return {name: base + self.stored(name) for name, base in self.bases.items()}
 
     def plain_tensors(self, selected: Selected, rows: int | None = None) -> dict[str, Tensor]:
         """The same for what is selected; with rows, each tensor has one more dimension for them."""
@@ -119,10 +126,11 @@ class Layer(nn.Module):
     def bind_weight(
         self, name: str, context: Context, weight: Tensor, rows: int | None = None
     ) -> Tensor:
-        """W C(k); with rows, a weight for each, (rows, *W.shape)."""
-        matrix = self.to_matrix(weight)
+        """W C(k), and its base; with rows, a weight for each, (rows, *W.shape)."""
+        matrix, base = self.to_matrix(weight), self.bases.get(name)
         if rows is None:
-            return self.from_matrix(self.grouped(name, context).bind_weight(matrix))
+            own = self.from_matrix(self.grouped(name, context).bind_weight(matrix))
+            return own if base is None else base + own
         if weight.ndim == self.stored(name).ndim:
             matrix = matrix.expand(rows, *matrix.shape)
         if self.contexts[name].groups > 1:  # each group of each row
@@ -130,7 +138,8 @@ class Layer(nn.Module):
             context = context.map(lambda tensor: tensor.flatten(0, 1))
         else:
             repeated = matrix.flatten(1, -2)
-        return self.from_matrix(context.by_row().bind_weight(repeated).view(matrix.shape))
+        each = self.from_matrix(context.by_row().bind_weight(repeated).view(matrix.shape))
+        return each if base is None else base + each
 
     def superpose(
         self,
@@ -139,21 +148,30 @@ class Layer(nn.Module):
         family: Family | None,
         seed: int,
         batch_dim: int | None = None,
+        base: bool = False,
     ) -> None:
-        """Give the layer its name in the network and, if a family is given, its contexts."""
+        """Give the layer its name in the network and, if a family is given, its contexts.
+
+        With a base, what is bound is the change from it; as a start, both are the plain weight.
+        """
         self.plain_class = plain_class
         self.path = path
         self.batch_dim = batch_dim
         self.contexts = {}
         self.private = nn.ModuleDict()
+        self.bases = {}
         self.guides = {}
         self.pairing = None
         if family is None:
             return
         for name, (dim, groups) in self.bound().items():
-            self.contexts[name] = LayerContext(family, seed, joined(path, name), dim, groups)
+            key = joined(path, f"change.{name}" if base else name)
+            self.contexts[name] = LayerContext(family, seed, key, dim, groups)
             if isinstance(family, Drawn) and family.learnable:
                 self.private[name + CONTEXT] = PerTask(nn.Parameter(torch.empty(0)))
+        if base and self.contexts:
+            own = {name: self.stored(name).detach().clone() for name in self.contexts}
+            self.bases = nn.ParameterDict({n: nn.Parameter(w, False) for n, w in own.items()})
 
     def unbound(self) -> list[str]:
         """What no context binds: biases, scales, statistics."""
@@ -173,8 +191,8 @@ class Layer(nn.Module):
             if not name.endswith(CONTEXT):
                 getattr(self, name).requires_grad_(tensors.trained)
         plain = self.plain_class
-        own = ("path", "plain_class", "contexts", "private", "guides", "batch_dim", "pairing")
-        for name in own:
+        own = "path plain_class contexts private bases guides batch_dim pairing"
+        for name in own.split():
             delattr(self, name)
         self.__class__ = plain  # type: ignore[assignment]
 
@@ -252,6 +270,20 @@ class Layer(nn.Module):
             .reshape(front.shape)
             .movedim(0, dim)
         )
+
+    def product(
+        self, selected: Selected, name: str, x: Tensor, rows: int, outputs: slice | None = None
+    ) -> Tensor:
+        """(W₀ + W C(k)) x, each row by its own context; all of the outputs, or some."""
+        weight = self.to_matrix(selected.private.get(name, self.stored(name)))
+        context, base = selected.contexts.get(name), self.bases.get(name)
+        own = weight if outputs is None else weight[..., outputs, :]
+        bound = x if context is None else self.bind(context, x, rows)
+        y = self.multiply(bound, own, rows, self.guides.get(name))
+        if base is None:
+            return y
+        common = self.to_matrix(base)
+        return y + F.linear(x, common if outputs is None else common[outputs])
 
     def multiply(self, x: Tensor, weight: Tensor, rows: int, guide: Tensor | None = None) -> Tensor:
         """W x with one weight for all rows, or a private one for each (rows, outputs, inputs)."""

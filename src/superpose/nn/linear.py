@@ -27,15 +27,15 @@ class LinearLayer(Layer):
     def superposed(self, x: Tensor, task: TaskIds | None) -> Tensor:
         """W C(k) x + b; `task` is for a layer used by itself, outside a superposed model."""
         selected, rows = self.selected(task)
-        weight = self.to_matrix(selected.private.get("weight", self.stored("weight")))
+        weight = selected.private.get("weight", self.stored("weight"))
         x = functional.complex_like(x, weight)
-        if "weight" in selected.contexts:
-            x = self.bind(selected.contexts["weight"], x, rows)
         bias = selected.private.get("bias", self.stored("bias"))
-        if rows is None:
-            return functional.linear(x, weight, bias, self.guides.get("weight"))
-        y = self.multiply(x, weight, rows, self.guides.get("weight"))
-        return self.add_bias(y, bias, rows)
+        if rows is not None:
+            return self.add_bias(self.product(selected, "weight", x, rows), bias, rows)
+        context, base = selected.contexts.get("weight"), self.bases.get("weight")
+        bound = x if context is None else context.bind(x)
+        y = functional.linear(bound, self.to_matrix(weight), bias, self.guides.get("weight"))
+        return y if base is None else y + F.linear(x, self.to_matrix(base))
 
 
 class Linear(LinearLayer, MatrixLayout, nn.Linear):

@@ -35,11 +35,12 @@ _order = functools.lru_cache(maxsize=4096)(permutation)
 
 
 def pair(layers: Iterable[Layer], seed: int) -> None:
-    """Let layers, of one bound weight each, change places with those of the same shape."""
+    """Let layers of one bound weight change places with those whose weight has the same shape."""
     pairings: dict[object, Pairing] = {}
-    for layer in sorted(layers, key=lambda one: one.path):  # whatever their order in the network
+    alone = [layer for layer in layers if len(layer.contexts) == 1]
+    for layer in sorted(alone, key=lambda one: one.path):  # whatever their order in the network
         (name,) = layer.contexts
-        weight = getattr(layer, name)
-        alike = (weight.shape, weight.dtype)
+        weight = layer.stored(name)
+        alike = (name, weight.shape, weight.dtype)
         layer.pairing = pairings.setdefault(alike, Pairing([], seed, tuple(weight.shape)))
         layer.pairing.layers.append(layer)

@@ -26,9 +26,7 @@ class RecurrentLayer(MatrixLayout, nn.RNNBase):
         self, selected: Selected, kind: str, suffix: str, x: Tensor, rows: int, bias: bool = True
     ) -> Tensor:
         """W C(k) x + b, each row by its own task; kind is ih, hh or hr."""
-        name = f"weight_{kind}{suffix}"
-        bound = self.bind(selected.contexts[name], x, rows) if name in selected.contexts else x
-        y = self.multiply(bound, selected.private.get(name, getattr(self, name)), rows)
+        y = self.product(selected, f"weight_{kind}{suffix}", x, rows)
         if not bias:
             return y
         own = selected.private.get(f"bias_{kind}{suffix}", getattr(self, f"bias_{kind}{suffix}"))

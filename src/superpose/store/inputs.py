@@ -16,10 +16,9 @@ from superpose.contexts import Context
 from superpose.errors import SuperposeError
 from superpose.model import layers
 from superpose.nn.attention import MultiheadAttention
-from superpose.nn.base import plain_name
 from superpose.nn.conv import ForwardConv
 from superpose.nn.custom import CustomLayer
-from superpose.nn.layer import Layer
+from superpose.nn.layer import Layer, joined
 from superpose.nn.linear import LinearLayer
 
 PLACES = 8
@@ -109,7 +108,7 @@ class Weight:
     @property
     def module(self) -> str:
         """The module of the plain model whose call tells the inputs."""
-        name = plain_name(self.layer.path)
+        name = self.layer.path
         return name.removesuffix(".out_proj") if self.inside_attention else name
 
     @property
@@ -120,8 +119,7 @@ class Weight:
     @property
     def plain(self) -> str:
         """The tensor's name in the plain model."""
-        name = plain_name(self.layer.path)
-        return f"{name}.{self.name}" if name else self.name
+        return joined(self.layer.path, self.name)
 
     @property
     def tensor(self) -> nn.Parameter:

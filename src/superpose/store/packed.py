@@ -15,7 +15,6 @@ from superpose import contexts
 from superpose.contexts import Family
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, build, check_names, layers, several, unsuperpose
-from superpose.nn.base import WithBase, plain_name
 from superpose.nn.convert import Conversion, inside
 from superpose.nn.forms import kept
 from superpose.nn.layer import CONTEXT, joined
@@ -145,11 +144,10 @@ class Packed(Superposed):
     def _add_term(self, number: int, net: nn.Module, sign: int) -> None:
         """Add (or subtract) W C⁻¹ of one model for every layer: equation 1."""
         for layer in layers(self):
-            pair = _parent(self, layer.path)
             for tensor in layer.contexts:
-                own = net.get_parameter(joined(plain_name(layer.path), tensor)).detach().double()
-                if isinstance(pair, WithBase):
-                    own = own - pair.base.weight.detach().double()
+                own = net.get_parameter(joined(layer.path, tensor)).detach().double()
+                if tensor in layer.bases:
+                    own = own - layer.bases[tensor].detach().double()
                 context = layer.grouped(tensor, layer.contexts[tensor].derive(number))
                 term = layer.from_matrix(context.unbind_weight(layer.to_matrix(own)))
                 target = getattr(layer.slot(number), tensor)
@@ -162,7 +160,7 @@ class Packed(Superposed):
         for layer in layers(self):
             for tensor, own in layer.private_tensors().items():
                 if not tensor.endswith(CONTEXT):
-                    own.of(number).detach().copy_(state[joined(plain_name(layer.path), tensor)])
+                    own.of(number).detach().copy_(state[joined(layer.path, tensor)])
 
 
 def pack(
@@ -273,12 +271,6 @@ def _bar(steps: Any, label: str) -> Any:
     return track(steps, label, transient=True)
 
 
-def _parent(model: nn.Module, layer: str) -> nn.Module | None:
-    """The module around a layer."""
-    outer, _, _ = layer.rpartition(".")
-    return model.get_submodule(outer) if outer else None
-
-
 def _check_calibration(names: Iterable[Any], calibration: Mapping[Any, Any]) -> None:
     missing = [name for name in names if name not in calibration]
     if missing:
@@ -302,12 +294,12 @@ def _set_base(packed: Packed, base: nn.Module | None) -> None:
     if base is None:
         return
     state = checked("base", base, {})
-    for name, pair in packed.named_modules():
-        if isinstance(pair, WithBase):
-            weight = state.get(f"{name}.weight")
-            if weight is None or weight.shape != pair.base.weight.shape:
-                raise SuperposeError(f"the base has no {name}.weight like the models'")
-            pair.base.weight.detach().copy_(weight)
+    for layer in layers(packed):
+        for tensor, own in layer.bases.items():
+            name = joined(layer.path, tensor)
+            if name not in state or state[name].shape != own.shape:
+                raise SuperposeError(f"the base has no {name} like the models'")
+            own.detach().copy_(state[name])
 
 
 def _sorted(sources: Sources) -> tuple[list[str], list[str]]:

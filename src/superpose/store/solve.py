@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from superpose.model import Superposed
-from superpose.nn.base import WithBase, plain_name
 from superpose.nn.layer import joined
 from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching, weights_of
 from superpose.store.sources import Sources
@@ -145,10 +144,9 @@ def solve(
         for weight, calls in track(ordered):
             problems: list[Problem] = []
             for name, number in names.items():
-                rows, read = Rows.of(name, calibration[name]), read_out(packed, done, number)
-                seen = observe(
-                    packed, weight, calls, number, sources.open(name), rows, read, batch_size
-                )
+                rows, read = Rows.of(name, calibration[name]), read_out(done, number)
+                net = sources.open(name)
+                seen = observe(weight, calls, number, net, rows, read, batch_size)
                 centre = bias_name(weight) is not None
                 problems = problems or [Problem(part.outputs, centre) for part in seen]
                 for problem, part in zip(problems, seen, strict=True):
@@ -157,29 +155,17 @@ def solve(
             done.append(weight)
 
 
-def read_out(packed: Superposed, weights: Iterable[Weight], task: int) -> dict[str, Tensor]:
+def read_out(weights: Iterable[Weight], task: int) -> dict[str, Tensor]:
     """What the plain network of a task has to use in place of its own weights."""
     found: dict[str, Tensor] = {}
     for weight in weights:
         layer = weight.layer
         own = layer.read_out(task)
-        base = base_of(packed, weight)
-        value = own[weight.name].detach()
-        found[weight.plain] = value if base is None else value + base
+        found[weight.plain] = own[weight.name].detach()
         bias = bias_name(weight)
         if bias is not None:
-            found[joined(plain_name(layer.path), bias)] = own[bias].detach()
+            found[joined(layer.path, bias)] = own[bias].detach()
     return found
-
-
-def base_of(packed: nn.Module, weight: Weight) -> Tensor | None:
-    """The weight that all tasks share beside this one, if there is one."""
-    name = weight.layer.path
-    if plain_name(name) == name:
-        return None
-    pair = packed.get_submodule(plain_name(name))
-    assert isinstance(pair, WithBase)
-    return pair.base.weight
 
 
 def bias_name(weight: Weight) -> str | None:
@@ -203,7 +189,6 @@ class Seen:
 
 
 def observe(
-    packed: Superposed,
     weight: Weight,
     calls: int,
     task: int,
@@ -214,12 +199,12 @@ def observe(
 ) -> list[Seen]:
     """Run a model's inputs through it as it was, and as it is with the weights read out so far."""
     own = weight.matrix(net.get_parameter(weight.plain).detach())
-    base = base_of(packed, weight)
+    base = weight.layer.bases.get(weight.name)
     common = None if base is None else weight.matrix(base.detach())
     bias = bias_name(weight)
     offset = None
     if bias is not None:
-        offset = net.get_parameter(joined(plain_name(weight.layer.path), bias)).detach()
+        offset = net.get_parameter(joined(weight.layer.path, bias)).detach()
         offset = offset.view(own.shape[0], 1, -1)
     seen: list[Seen] = []
     index = torch.arange(len(rows))
