@@ -4,6 +4,7 @@
     OMP_NUM_THREADS=1 python benchmarks/storage.py cifar    # results/storage/cifar.json
     OMP_NUM_THREADS=1 python benchmarks/storage.py text     # results/storage/text.json
     OMP_NUM_THREADS=1 python benchmarks/storage.py theory   # results/storage/theory.json
+    OMP_NUM_THREADS=1 python benchmarks/storage.py lowrank  # results/storage/lowrank.json
 
 Networks are trained once and kept in --nets; a row of the result is written when it is done, and
 rows that are there are not done again, so a script that was killed goes on where it was.
@@ -20,6 +21,7 @@ from typing import Literal
 import torch
 import trained
 import tyro
+from lowrank import low_rank
 from torch import nn
 from tyro.conf import Positional
 
@@ -57,6 +59,7 @@ PAIRING = [  # (family, whether layers change places, seed): the same fine-tunes
     for family in ("binary", "hadamard")
     for paired in (False, True)
 ]
+LOW_RANK = [(256, 2), (512, 5), (1024, 5), (2048, 5), (2048, 10), (2048, 20)]  # units, models
 THEORY = [
     *((256, 2, family, method) for family in ("binary", "hadamard") for method in ("sum", "solve")),
     *((512, 5, family, method) for family in ("binary", "hadamard") for method in ("sum", "solve")),
@@ -66,7 +69,7 @@ THEORY = [
 
 @dataclass
 class Benchmark:
-    what: Positional[Literal["mnist", "cifar", "text", "theory"]]
+    what: Positional[Literal["mnist", "cifar", "text", "theory", "lowrank"]]
     nets: Path = Path("runs/nets")
     """Where trained networks are kept."""
     out: Path = Path("results/storage")
@@ -76,9 +79,7 @@ class Benchmark:
 
     def run(self) -> None:
         torch.set_num_threads(1)
-        {"mnist": self.mnist, "cifar": self.cifar, "text": self.text, "theory": self.theory}[
-            self.what
-        ]()
+        getattr(self, self.what)()
 
     def done(self) -> list[dict[str, object]]:
         path = self.out / f"{self.what}.json"
@@ -201,6 +202,44 @@ class Benchmark:
             "output_noise": sum(found.outputs.values()) / models,
             "agreement": sum(found.agreement.values()) / models,
         }
+
+    def lowrank(self) -> None:
+        """Each net compressed by itself, to the size that all of them have when they are packed."""
+        stream = trained.permuting(20)
+        for units, models in LOW_RANK:
+            nets = partial(trained.permuted_mnist_net, stream, units, directory=self.nets)
+            key = {"net": f"MLP, {units} units", "models": models}
+            given = (stream, nets, partial(trained.calibration, stream), models)
+            self.record(key, partial(self._lowrank, *given))
+        stream = trained.incremental()
+        nets = partial(trained.cifar_net, stream, directory=self.nets)
+        given = (stream, nets, partial(trained.cifar_calibration, stream), 5)
+        self.record({"net": "small cnn", "models": 5}, partial(self._lowrank, *given))
+        corpus = trained.Reviews()
+        for share in (4, 16, 64):
+            key = {"net": "BERT, 2 layers of 128", "models": 4, "share": share}
+            self.record(key, partial(self._lowrank_text, corpus, share))
+
+    def _lowrank(self, stream, nets, calibration, models):  # type: ignore[no-untyped-def]
+        alone, found, numbers = [], [], 0
+        for k in range(models):
+            net = nets(task=k)
+            small, kept = low_rank(net, calibration(k), models)
+            alone.append(trained.accuracy(net, stream, k))
+            found.append(trained.accuracy(small, stream, k))
+            numbers += kept
+        return summary(alone, found) | {"stored_bytes": 4 * numbers}
+
+    def _lowrank_text(self, corpus, share):  # type: ignore[no-untyped-def]
+        start = trained.text_base(corpus, self.nets)
+        alone, found, numbers = [], [], sum(p.numel() for p in start.parameters())
+        for name in corpus.tasks:
+            net = trained.text_net(corpus, name, self.nets)
+            small, kept = low_rank(net, corpus.calibration(name), share, start)
+            alone.append(corpus.accuracy(net, name))
+            found.append(corpus.accuracy(small, name))
+            numbers += kept
+        return summary(alone, found) | {"stored_bytes": 4 * numbers}
 
 
 def summary(alone: list[float], packed: list[float]) -> dict[str, object]:

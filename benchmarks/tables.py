@@ -158,6 +158,37 @@ def text() -> str:
     return by_method([row for row in rows("storage/text") if "seed" not in row])
 
 
+def lowrank() -> str:
+    """Nets compressed each by itself, beside the best of packing them at the same size."""
+    lines = [
+        "| nets | models | each net alone | packed | with distillation | low rank "
+        "| bytes: packed, low rank |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows("storage/lowrank"):
+        alike = packed_alike(row)
+        order = sorted(alike, key=lambda r: r["packed"])
+        plain = [r for r in order if not r["finetune"]][-1]
+        distilled = [f"{r['packed']:.1f}" for r in order if r["finetune"]]
+        cells = [f"{plain['packed']:.1f}", *(distilled[-1:] or [""])]
+        size = f"{plain['stored_bytes'] / 1e6:.2f} MB, {row['stored_bytes'] / 1e6:.2f} MB"
+        told = f"{row['net']} | {row['models']} | {row['alone']:.1f} | {' | '.join(cells)}"
+        lines.append(f"| {told} | {row['packed']:.1f} | {size} |")
+    return "\n".join(lines)
+
+
+def packed_alike(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the same nets, packed."""
+    kind = row["net"].split()[0]
+    if kind == "BERT,":
+        return [r for r in rows("storage/text") if "seed" not in r and r["base"]]
+    if kind == "small":
+        return rows("storage/cifar")
+    units = int(row["net"].split()[1])
+    found = rows("storage/mnist")
+    return [r for r in found if (r["units"], r["models"]) == (units, row["models"])]
+
+
 def pairing() -> str:
     """Delta with and without layers that change places: mean and deviation over seeds."""
     lines = [
@@ -251,6 +282,7 @@ TABLES = {
     "cifar": cifar,
     "text": text,
     "pairing": pairing,
+    "lowrank": lowrank,
     "capacity": capacity,
 }
 
