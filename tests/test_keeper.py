@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+import torch.nn.functional as F
 from test_model import randomise_private, rows_one_by_one
 from torch import nn
 
@@ -201,6 +202,7 @@ def test_names_that_cannot_be_private():
     [
         lambda own, x: x @ own,
         lambda own, x: torch.cat((own.expand(2, -1), x)),
+        lambda own, x: F.layer_norm(x, (4,), own),
         lambda own, x: x.flatten() + own.sum(),
         lambda own, x: x * own.item(),
     ],
@@ -217,6 +219,36 @@ def test_uses_that_do_not_tell_the_rows_apart_are_errors(use):
     model = sp.superpose(Net(), tasks=4)
     with pytest.raises(sp.SuperposeError, match="run it once per task instead"):
         model(torch.randn(5, 4), task=TASKS)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda own, x: torch.addcmul(x, x, own),
+        lambda own, x: torch.maximum(own, x).lerp(x, own.sigmoid()),
+        lambda own, x: torch.where(x > 0, x, own),
+        lambda own, x: torch.where(own > 0, 1.0, own) - x,
+        lambda own, x: x + F.linear(own, torch.ones(4, 4).triu()),
+        lambda own, x: x * own.view(2, 2).flip(0).flatten(),
+        lambda own, x: torch.cat((x, torch.stack((own, own)).mean(0).repeat(len(x), 1)), 1),
+        lambda own, x: F.scaled_dot_product_attention(
+            *[x.view(-1, 1, 2, 2)] * 3, attn_mask=own.view(1, 1, 2, 2)
+        ),
+    ],
+)
+def test_uses_that_tell_the_rows_apart(use):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own, self.layer = nn.Parameter(torch.randn(4)), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return use(self.own, self.layer(x))
+
+    torch.manual_seed(0)
+    model = randomise_private(sp.superpose(Net(), tasks=4))
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
 
 
 def test_what_a_network_returns_of_its_own_has_a_row_for_each_row():

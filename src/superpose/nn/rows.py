@@ -26,7 +26,7 @@ LOOKS = {found.__get__ for found in _named(PROPERTIES, Tensor)} | _named(METHODS
 """What tells nothing of a tensor's values."""
 
 ALIGNED = (
-    _named("add sub mul div where", Tensor, torch)
+    _named("add sub mul div where addcmul lerp maximum minimum", Tensor, torch)
     | _named("add_ sub_ mul_ div_", Tensor)
     | {F.scaled_dot_product_attention}
 )
