@@ -208,38 +208,46 @@ class Benchmark:
         stream = trained.permuting(20)
         for units, models in LOW_RANK:
             nets = partial(trained.permuted_mnist_net, stream, units, directory=self.nets)
+            cases = partial(_of_stream, stream, nets, trained.calibration, models)
             key = {"net": f"MLP, {units} units", "models": models}
-            given = (stream, nets, partial(trained.calibration, stream), models)
-            self.record(key, partial(self._lowrank, *given))
-        stream = trained.incremental()
-        nets = partial(trained.cifar_net, stream, directory=self.nets)
-        given = (stream, nets, partial(trained.cifar_calibration, stream), 5)
-        self.record({"net": "small cnn", "models": 5}, partial(self._lowrank, *given))
+            self.record(key, partial(self._lowrank, cases, models))
+        images = trained.incremental()
+        nets = partial(trained.cifar_net, images, directory=self.nets)
+        cases = partial(_of_stream, images, nets, trained.cifar_calibration, 5)
+        self.record({"net": "small cnn", "models": 5}, partial(self._lowrank, cases, 5))
         corpus = trained.Reviews()
+        start = trained.text_base(corpus, self.nets)
+        cases = partial(_of_corpus, corpus, self.nets)
         for share in (4, 16, 64):
             key = {"net": "BERT, 2 layers of 128", "models": 4, "share": share}
-            self.record(key, partial(self._lowrank_text, corpus, share))
+            self.record(key, partial(self._lowrank, cases, share, start))
 
-    def _lowrank(self, stream, nets, calibration, models):  # type: ignore[no-untyped-def]
-        alone, found, numbers = [], [], 0
-        for k in range(models):
-            net = nets(task=k)
-            small, kept = low_rank(net, calibration(k), models)
-            alone.append(trained.accuracy(net, stream, k))
-            found.append(trained.accuracy(small, stream, k))
+    def _lowrank(self, cases, share, base=None):  # type: ignore[no-untyped-def]
+        alone, found = [], []
+        numbers = 0 if base is None else sum(p.numel() for p in base.parameters())
+        for net, inputs, accuracy in cases():
+            small, kept = low_rank(net, inputs, share, base)
+            alone.append(accuracy(net))
+            found.append(accuracy(small))
             numbers += kept
         return summary(alone, found) | {"stored_bytes": 4 * numbers}
 
-    def _lowrank_text(self, corpus, share):  # type: ignore[no-untyped-def]
-        start = trained.text_base(corpus, self.nets)
-        alone, found, numbers = [], [], sum(p.numel() for p in start.parameters())
-        for name in corpus.tasks:
-            net = trained.text_net(corpus, name, self.nets)
-            small, kept = low_rank(net, corpus.calibration(name), share, start)
-            alone.append(corpus.accuracy(net, name))
-            found.append(corpus.accuracy(small, name))
-            numbers += kept
-        return summary(alone, found) | {"stored_bytes": 4 * numbers}
+
+def _of_stream(stream, nets, calibration, models):  # type: ignore[no-untyped-def]
+    """Nets of the tasks of a stream, their inputs, and how well such a net does."""
+    for k in range(models):
+        yield (
+            nets(task=k),
+            calibration(stream, k),
+            partial(trained.accuracy, stream=stream, number=k),
+        )
+
+
+def _of_corpus(corpus, directory):  # type: ignore[no-untyped-def]
+    """The same of the questions about film reviews."""
+    for name in corpus.tasks:
+        net = trained.text_net(corpus, name, directory)
+        yield net, corpus.calibration(name), partial(corpus.accuracy, name=name)
 
 
 def summary(alone: list[float], packed: list[float]) -> dict[str, object]:

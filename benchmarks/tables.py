@@ -179,14 +179,10 @@ def lowrank() -> str:
 
 def packed_alike(row: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of the same nets, packed."""
-    kind = row["net"].split()[0]
-    if kind == "BERT,":
-        return [r for r in rows("storage/text") if "seed" not in r and r["base"]]
-    if kind == "small":
-        return rows("storage/cifar")
-    units = int(row["net"].split()[1])
-    found = rows("storage/mnist")
-    return [r for r in found if (r["units"], r["models"]) == (units, row["models"])]
+    files = ("storage/mnist", "storage/cifar", "storage/text")
+    found = [r for file in files for r in rows(file) if "seed" not in r and r.get("base", True)]
+    named = [(r.get("net") or f"MLP, {r['units']} units", r) for r in found]
+    return [r for net, r in named if (net, r["models"]) == (row["net"], row["models"])]
 
 
 def pairing() -> str:

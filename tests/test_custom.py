@@ -1,13 +1,17 @@
 """Networks that use their layers in ways of their own: a forward of their own, weights read."""
 
 import copy
-import pickle
 
 import cases
 import pytest
 import torch
 import torch.nn.functional as F
-from test_model import randomise_private, rows_one_by_one
+from test_model import (
+    assert_plain_bit_for_bit,
+    copies,
+    randomise_private,
+    rows_one_by_one,
+)
 from torch import nn
 
 import superpose as sp
@@ -163,17 +167,7 @@ def made(name):
 
 @custom
 def test_identity_is_the_plain_network_bit_for_bit(name):
-    net, x = made(name)
-    model = sp.superpose(net, "identity", tasks=4)
-    y, plain = model(x, task=2), net(x)
-    assert torch.equal(y, plain)
-    y.square().sum().backward()
-    plain.square().sum().backward()
-    learned = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    for tensor, parameter in net.named_parameters():
-        layer, own = tensor.rsplit(".", 1)
-        private = f"{layer}.private.{own}.2"
-        assert torch.equal(learned[private if private in learned else tensor], parameter.grad)
+    assert_plain_bit_for_bit(*made(name))
 
 
 @custom
@@ -195,12 +189,7 @@ def test_customised_layers_are_copied_pickled_and_saved(name, tmp_path):
     net, x = made(name)
     model = randomise_private(sp.superpose(net, tasks=4)).eval()
     expected = model(x, task=TASKS)
-    sp.save(model, tmp_path / "model.safetensors")
-    for other in (
-        copy.deepcopy(model),
-        pickle.loads(pickle.dumps(model)),
-        sp.load(tmp_path / "model.safetensors", net).eval(),
-    ):
+    for other in copies(model, net, tmp_path / "model.safetensors"):
         assert torch.equal(other(x, task=TASKS), expected)
 
 

@@ -1,12 +1,16 @@
 """Tensors that a module keeps beside the layers in it: class tokens, positions, layer scales."""
 
 import copy
-import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_model import randomise_private, rows_one_by_one
+from test_model import (
+    assert_plain_bit_for_bit,
+    copies,
+    randomise_private,
+    rows_one_by_one,
+)
 from torch import nn
 
 import superpose as sp
@@ -59,6 +63,17 @@ class Listed(nn.Module):
         return self.layer(x).mul_(self.scales[0]) / (self.scales[1].square() + 1)
 
 
+class Uses(nn.Module):
+    """Does something with a vector of its own and what a layer gives."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.own, self.layer, self.use = nn.Parameter(torch.randn(4)), nn.Linear(4, 4), use
+
+    def forward(self, x):
+        return self.use(self.own, self.layer(x))
+
+
 KEEPERS = {
     "expanded token": lambda: (nn.Sequential(Tokens("expand")), (3, 4)),
     "repeated token": lambda: (nn.Sequential(Tokens("repeat")), (3, 4)),
@@ -79,17 +94,7 @@ def made(name):
 
 @keepers
 def test_identity_is_the_plain_network_bit_for_bit(name):
-    net, x = made(name)
-    model = sp.superpose(net, "identity", tasks=4)
-    y, plain = model(x, task=2), net(x)
-    assert torch.equal(y, plain)
-    y.square().sum().backward()
-    plain.square().sum().backward()
-    learned = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    for tensor, parameter in net.named_parameters():
-        layer, _, own = tensor.rpartition(".")
-        private = f"{layer}.private.{own}.2".removeprefix(".")
-        assert torch.equal(learned[private if private in learned else tensor], parameter.grad)
+    assert_plain_bit_for_bit(*made(name))
 
 
 @keepers
@@ -126,12 +131,7 @@ def test_copies_pickles_and_files(name, tmp_path):
     net, x = made(name)
     model = randomise_private(sp.superpose(net, tasks=4))
     expected = model(x, task=TASKS)
-    sp.save(model, tmp_path / "model.safetensors")
-    for other in (
-        copy.deepcopy(model),
-        pickle.loads(pickle.dumps(model)),
-        sp.load(tmp_path / "model.safetensors", net),
-    ):
+    for other in copies(model, net, tmp_path / "model.safetensors"):
         assert torch.equal(other(x, task=TASKS), expected)
 
 
@@ -208,15 +208,7 @@ def test_names_that_cannot_be_private():
     ],
 )
 def test_uses_that_do_not_tell_the_rows_apart_are_errors(use):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.own, self.layer = nn.Parameter(torch.randn(4)), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return use(self.own, self.layer(x))
-
-    model = sp.superpose(Net(), tasks=4)
+    model = sp.superpose(Uses(use), tasks=4)
     with pytest.raises(sp.SuperposeError, match="run it once per task instead"):
         model(torch.randn(5, 4), task=TASKS)
 
@@ -237,30 +229,15 @@ def test_uses_that_do_not_tell_the_rows_apart_are_errors(use):
     ],
 )
 def test_uses_that_tell_the_rows_apart(use):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.own, self.layer = nn.Parameter(torch.randn(4)), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return use(self.own, self.layer(x))
-
     torch.manual_seed(0)
-    model = randomise_private(sp.superpose(Net(), tasks=4))
+    model = randomise_private(sp.superpose(Uses(use), tasks=4))
     x = torch.randn(5, 4)
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
 
 
 def test_what_a_network_returns_of_its_own_has_a_row_for_each_row():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.own, self.layer = nn.Parameter(torch.randn(3)), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return {"y": self.layer(x), "scale": self.own.exp()}
-
-    model = randomise_private(sp.superpose(Net(), tasks=4))
+    net = Uses(lambda own, x: {"y": x, "scale": own.exp()})
+    model = randomise_private(sp.superpose(net, tasks=4))
     own = model.private.own
     scale = model(torch.randn(5, 4), task=TASKS)["scale"]
     assert type(scale) is torch.Tensor

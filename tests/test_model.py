@@ -47,6 +47,28 @@ def randomise_private(model):
     return model
 
 
+def assert_plain_bit_for_bit(net, x):
+    """Outputs and gradients of the identity family are those of the plain network."""
+    model = sp.superpose(net, "identity", tasks=4)
+    y, plain = model(x, task=2), net(x)
+    assert torch.equal(y, plain)
+    y.square().sum().backward()
+    plain.square().sum().backward()
+    learned = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    for tensor, parameter in net.named_parameters():
+        layer, _, own = tensor.rpartition(".")
+        private = f"{layer}.private.{own}.2".removeprefix(".")
+        assert torch.equal(learned[private if private in learned else tensor], parameter.grad)
+
+
+def copies(model, net, path):
+    """The model copied, pickled, and written to a file and read."""
+    sp.save(model, path)
+    yield copy.deepcopy(model)
+    yield pickle.loads(pickle.dumps(model))
+    yield sp.load(path, net).train(model.training)
+
+
 class Recomputed(nn.Module):
     """Computes its activations again in the backward pass, if there is a way to."""
 

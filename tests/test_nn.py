@@ -238,8 +238,9 @@ def test_rows_that_cannot_be_told_apart_raise():
         sp.superpose(nn.Linear(6, 4))(square, task=tasks)
     declared = sp.superpose(nn.Linear(6, 4), batch_dim=1)
     torch.testing.assert_close(declared(square, task=tasks)[:, 1], declared(square[:, 1], task=1))
-    with pytest.raises(sp.SuperposeError, match="not a batch of 3 rows"):
-        sp.superpose(nn.Conv2d(2, 2, 1))(torch.randn(6, 2, 4, 4), task=tasks)
+    for shape in ((6, 2, 4, 4), (3, 2, 2, 4, 4), (3, 4, 4)):
+        with pytest.raises(sp.SuperposeError, match="not a batch of 3 rows"):
+            sp.superpose(nn.Conv2d(2, 2, 1))(torch.randn(*shape), task=tasks)
     net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
     with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
         sp.superpose(net)(torch.randn(3, 6), task=tasks)

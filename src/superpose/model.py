@@ -180,7 +180,7 @@ class Superposed(nn.Module):
                 inputs, options = tree_map(_to_complex, (inputs, options))
                 return tree_map(_to_real, self._plain.forward(self, *inputs, **options))
             y = self._plain.forward(self, *inputs, **options)
-            return y if selection.row is None else tree_map(of_all_rows, y)
+            return y if selection.row is None else of_all_rows(y)
         finally:
             active.selection = before
 

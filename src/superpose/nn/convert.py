@@ -126,8 +126,8 @@ def _form(name: str, module: nn.Module, conversion: Conversion) -> type[Layer] |
     kind = form(name, module, entire) or keeper_form(name, module, asked)
     if kind is None and entire and next(module.parameters(recurse=False), None) is not None:
         raise SuperposeError(
-            f"private_layers: {name!r} is a {type(module).__name__} that was customised beyond its "
-            "class, so it cannot be private"
+            f"private_layers: {name!r} is a {type(module).__name__}, which cannot be private: it "
+            "was customised beyond its class, or it runs all that is put into it"
         )
     return kind
 
@@ -162,10 +162,12 @@ def _tasks_own(layer: Layer, conversion: Conversion) -> list[str]:
     entire = inside(layer.path, private_layers)
     if not isinstance(layer, Keeper):
         return layer.unbound() if entire or per_task else []
-    named = [name for name in kept(layer) if joined(layer.path, name) in private_layers]
-    if per_task and not makes_weights(layer.path, layer):
-        named += [name for name, tensor in kept(layer).items() if is_vector(tensor)]
-    return [name for name in kept(layer) if entire or name in named]
+    vectors = per_task and not makes_weights(layer.path, layer)
+    return [
+        name
+        for name, tensor in kept(layer).items()
+        if entire or joined(layer.path, name) in private_layers or (vectors and is_vector(tensor))
+    ]
 
 
 def _check_converted(

@@ -126,20 +126,21 @@ class Layer(nn.Module):
     def bind_weight(
         self, name: str, context: Context, weight: Tensor, rows: int | None = None
     ) -> Tensor:
-        """W C(k), and its base; with rows, a weight for each, (rows, *W.shape)."""
+        """W₀ + W C(k), or W C(k) without a base; with rows, a weight for each, (rows, *W.shape)."""
         matrix, base = self.to_matrix(weight), self.bases.get(name)
         if rows is None:
-            own = self.from_matrix(self.grouped(name, context).bind_weight(matrix))
-            return own if base is None else base + own
-        if weight.ndim == self.stored(name).ndim:
-            matrix = matrix.expand(rows, *matrix.shape)
-        if self.contexts[name].groups > 1:  # each group of each row
-            repeated = matrix.flatten(0, 1)
-            context = context.map(lambda tensor: tensor.flatten(0, 1))
+            bound = self.grouped(name, context).bind_weight(matrix)
         else:
-            repeated = matrix.flatten(1, -2)
-        each = self.from_matrix(context.by_row().bind_weight(repeated).view(matrix.shape))
-        return each if base is None else base + each
+            if weight.ndim == self.stored(name).ndim:
+                matrix = matrix.expand(rows, *matrix.shape)
+            if self.contexts[name].groups > 1:  # each group of each row
+                repeated = matrix.flatten(0, 1)
+                context = context.map(lambda tensor: tensor.flatten(0, 1))
+            else:
+                repeated = matrix.flatten(1, -2)
+            bound = context.by_row().bind_weight(repeated).view(matrix.shape)
+        own = self.from_matrix(bound)
+        return own if base is None else base + own
 
     def superpose(
         self,
@@ -307,9 +308,10 @@ class Layer(nn.Module):
         between = [1] * (x.ndim - 1 - len(tail))
         return tensor.view(rows, *between, *tail).movedim(0, self.rows_at(x, rows))
 
-    def check_rows(self, x: Tensor, rows: int, dims: int = 2) -> None:
-        """Rows come first in layers of channels; a batch has at least `dims` dimensions."""
-        if x.ndim < dims or x.shape[0] != rows:
+    def check_rows(self, x: Tensor, rows: int, dims: int | None = None) -> None:
+        """Rows come first in layers of channels; a batch has `dims` dimensions, or two and more."""
+        batch = x.ndim >= 2 if dims is None else x.ndim == dims
+        if not batch or x.shape[0] != rows:
             raise SuperposeError(
                 f"layer {self.path!r} was given {tuple(x.shape)}, which is not a batch of {rows} "
                 "rows: rows of different tasks cannot be told apart; run it once per task instead"

@@ -148,9 +148,11 @@ def without_rows(x: Tensor, rows: int) -> bool:
     return rows not in x.shape and not folded
 
 
-def of_all_rows(value: Any) -> Any:
-    """What is kept for each row as a tensor of the batch (rows, …); other values as they are."""
-    return value.own if isinstance(value, ByRow) else value
+def of_all_rows(returned: Any) -> Any:
+    """What a network returns, each row's own as a tensor of the batch (rows, …)."""
+    if not any(isinstance(value, ByRow) for value in tree_leaves(returned)):
+        return returned
+    return tree_map(lambda value: value.own if isinstance(value, ByRow) else value, returned)
 
 
 def _unusable(read: Unread | ByRow) -> SuperposeError:
