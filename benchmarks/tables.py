@@ -94,8 +94,9 @@ def learning() -> str:
 def zoo() -> str:
     """Architectures of `transformers`, and what became of them."""
     lines = [
-        "| architecture | weights bound | shared, beside embeddings | one task per row | packed |",
-        "|---|---|---|---|---|",
+        "| architecture | weights bound | shared, beside embeddings | one task per row | packed "
+        "| exported |",
+        "|---|---|---|---|---|---|",
     ]
     for row in rows("models/transformers"):
         normed = {name.partition(".parametrizations")[0] for name in row["shared"]}
@@ -113,7 +114,8 @@ def zoo() -> str:
         )
         if row.get("delta_rows_why") and row["why"] is None:
             packed = f"one task at a time: {WHY[row['delta_rows_why'].split()[0]]}"
-        cells = (row["name"], str(row["bound"]), ", ".join(shared), alike, packed)
+        exported = "one task at a time" if row["exported_rows"] is None else "yes"
+        cells = (row["name"], str(row["bound"]), ", ".join(shared), alike, packed, exported)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -3,11 +3,13 @@
 python benchmarks/zoo.py    # writes results/models/transformers.json
 
 For each: whether a task's outputs are those of its plain network, read out; whether a batch with
-one task per row gives the same rows; how many weights are bound; which tensors all tasks share; and
-the same of two models packed by delta, a network and one that differs from it in every parameter.
+one task per row gives the same rows; how many weights are bound; which tensors all tasks share;
+the same of two models packed by delta, a network and one that differs from it in every parameter;
+and whether one exported program gives the outputs of all tasks.
 """
 
 import copy
+import inspect
 import json
 import logging
 import warnings
@@ -173,6 +175,30 @@ def packed(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Any]:
     return {"delta": difference(each[1], plain), "delta_rows": rows, "delta_rows_why": why}
 
 
+def exported(name: str) -> dict[str, Any]:
+    """A program of one task at a time, and one of a task per row, asked for other tasks."""
+    kind, options, inputs = MODELS[name]
+    net = network(kind, options)
+    model = apart(sp.superpose(net, "binary", tasks=len(TASKS)).eval())
+    if "use_cache" in inspect.signature(net.forward).parameters:
+        inputs = inputs | {"use_cache": False}  # a cache is no tensor
+
+    def differences(example: Tensor, asked: list[Tensor]) -> float:
+        program = torch.export.export(sp.exportable(model), (), inputs | {"task": example})
+        run = program.module()
+        return max(
+            difference(outputs(run(**inputs, task=task)), outputs(model(**inputs, task=task)))
+            for task in asked
+        )
+
+    of_one = differences(torch.tensor(2), [torch.tensor(0), torch.tensor(1)])
+    try:
+        rows, why = differences(torch.tensor(TASKS), [torch.tensor([2, 1, 0])]), None
+    except sp.SuperposeError as error:
+        rows, why = None, str(error)
+    return {"exported": of_one, "exported_rows": rows, "exported_rows_why": why}
+
+
 def by_row(
     model: sp.Superposed, inputs: dict[str, Tensor], each: list[Tensor], tasks: list[int]
 ) -> tuple[float | None, str | None]:
@@ -194,7 +220,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     with torch.no_grad():
-        rows = [checked(name) for name in MODELS]
+        rows = [checked(name) | exported(name) for name in MODELS]
     found = {"transformers": transformers.__version__, "torch": torch.__version__, "rows": rows}
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(found, indent=1) + "\n")

@@ -27,6 +27,11 @@ def main():
         one_by_one = torch.cat(rows)
     print("largest difference to one by one:", (together - one_by_one).abs().max().item())
 
+    program = torch.export.export(sp.exportable(served), (x,), {"task": torch.tensor([0, 1, 2, 3])})
+    numbers = torch.tensor([users.index(who) for who in asked])
+    exported = program.module()(x, task=numbers)  # a program needs no superpose to run
+    print("largest difference to the exported program:", (together - exported).abs().max().item())
+
     served.add_task("user 100")
     only_hers = sp.unsuperpose(served, "user 93")  # a plain MLP with her weights
     print(type(only_hers).__name__, torch.allclose(only_hers(x[1:2]), together[1:2], atol=1e-5))

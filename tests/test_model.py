@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import inspect
 import pickle
 import threading
 from functools import partial
@@ -45,6 +46,20 @@ def randomise_private(model):
             if "private" in name and tensor.is_floating_point() and "covariance" not in name:
                 tensor.add_(torch.rand_like(tensor))
     return model
+
+
+def test_the_signature_has_the_task():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x, *more, scale=1.0, **options):
+            return self.layer(x) * scale
+
+    model = sp.superpose(Net(), tasks=2)
+    assert str(inspect.signature(model.forward)) == "(x, *more, scale=1.0, task=None, **options)"
+    assert str(inspect.signature(Net().forward)) == "(x, *more, scale=1.0, **options)"
 
 
 def assert_plain_bit_for_bit(net, x):

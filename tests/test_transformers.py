@@ -119,6 +119,16 @@ def test_architectures_are_superposed_as_the_documents_say(row):
         assert (found.get(measured) or 0) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["GPT-2", "Mamba", "ViT", "Whisper"])
+def test_architectures_are_exported_as_the_documents_say(name):
+    (row,) = (row for row in COMMITTED["rows"] if row["name"] == name)
+    with torch.no_grad():
+        found = zoo.exported(name)
+    assert found["exported"] < 1e-5
+    assert found["exported_rows_why"] == row["exported_rows_why"] == row["why"]
+    assert (found["exported_rows"] or 0) < 1e-5
+
+
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_activations_that_are_computed_again_are_the_tasks(make):
     torch.manual_seed(0)
@@ -189,6 +199,19 @@ def test_models_with_tables_of_their_own_are_packed_together(make):
             assert (one - other).abs().max() > 1e-3
 
 
+def test_beams_of_rows_of_different_tasks():
+    torch.manual_seed(0)
+    net, inputs = gpt2()
+    model = randomise_private(sp.superpose(net, tasks=3)).eval()
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "num_beams": 2}
+    rows = len(next(iter(inputs.values())))
+    tasks = torch.arange(rows) % 3
+    text = model.generate(**inputs, **options, task=tasks)
+    each = [model.generate(**inputs, **options, task=task) for task in range(3)]
+    assert torch.equal(text, torch.stack([each[t][row] for row, t in enumerate(tasks)]))
+    assert not torch.equal(each[0], each[1])
+
+
 def test_generation_and_saving_of_tied_weights(tmp_path):
     torch.manual_seed(0)
     net, inputs = gpt2()
@@ -200,6 +223,7 @@ def test_generation_and_saving_of_tied_weights(tmp_path):
         text = model.generate(**inputs, **options)
     expected = sp.unsuperpose(model, "b").generate(**inputs, **options)
     assert torch.equal(text, expected)
+    assert torch.equal(model.generate(**inputs, **options, task="b"), expected)
     again = pickle.loads(pickle.dumps(model))
     assert torch.equal(again(**inputs, task="b").logits, model(**inputs, task="b").logits)
     sp.save(model, tmp_path / "gpt2.safetensors")

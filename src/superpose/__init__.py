@@ -7,6 +7,7 @@ from superpose import contexts, models, nn
 from superpose.analysis import crosstalk, plan
 from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
+from superpose.export import exportable
 from superpose.model import Superposed, superpose, unsuperpose
 from superpose.nn.selection import same_task
 from superpose.store import Packed, pack, unpack
@@ -21,6 +22,7 @@ __all__ = [
     "contexts",
     "crosstalk",
     "data",
+    "exportable",
     "learning",
     "load",
     "models",

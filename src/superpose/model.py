@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -164,7 +164,7 @@ class Superposed(nn.Module):
                 "`with model.task(…):`"
             )
         own = layers(self)
-        device = next(layer.weight_device for layer in own if layer.contexts)
+        device = next(layer.weight_device() for layer in own if layer.contexts)
         tasks = Tasks.of(ids, device)
         return Selection(tasks.row, {layer.path: layer.select(tasks) for layer in own})
 
@@ -333,9 +333,18 @@ def _superposed_class(plain: Any, kind: Any) -> Any:
     def forward(self: Any, *inputs: Any, task: Task | None = None, **options: Any) -> Any:
         return self.run(self.selection(task), *inputs, **options)
 
+    forward.__signature__ = _with_task(plain.forward)  # type: ignore[attr-defined]
     # the compiler would make a graph for each name of a task here; it starts with `run` instead
     members = {"forward": untraced(forward, recursive=False), "_plain": plain, "_kind": kind}
     return type(f"{kind.__name__}{plain.__name__}", (kind, plain), members)
+
+
+def _with_task(plain: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a forward pass, and `task`: trainers, `generate`, exporters look there."""
+    signature = inspect.signature(plain)
+    task = inspect.Parameter("task", inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters = {**signature.parameters, "task": task}
+    return signature.replace(parameters=sorted(parameters.values(), key=lambda one: one.kind))
 
 
 def _empty(kind: Any, *parts: Any) -> Any:

@@ -231,7 +231,6 @@ class Layer(nn.Module):
             return layer.fixed(tasks.unique[0], like.device, like.dtype)
         return layer.fixed_by_row(tasks.unique, tasks.row, like.device, like.dtype)
 
-    @property
     def weight_device(self) -> torch.device:
         """Where the first bound weight is."""
         return self._real_like(next(iter(self.contexts))).device
@@ -246,7 +245,7 @@ class Layer(nn.Module):
         Inside a superposed model that is decided by the model; a layer used by itself is told.
         """
         if task is not None:
-            tasks = Tasks.of(whole_numbers(task), self.weight_device)
+            tasks = Tasks.of(whole_numbers(task), self.weight_device())
             return self.select(tasks), None if tasks.row is None else len(tasks.row)
         selection: Selection | None = active.selection
         if selection is None or self.path not in selection.layers:
@@ -331,7 +330,8 @@ class Layer(nn.Module):
                 "different tasks cannot be told apart; run it once per task instead"
             )
         guess = self.batch_dim is None and not self.rows_first
-        if guess and rows > 1 and rows in x.shape[1:-1]:
+        known = isinstance(rows, int)  # a size that `torch.export` leaves open is no other's
+        if guess and known and rows > 1 and rows in x.shape[1:-1]:
             raise SuperposeError(
                 f"layer {self.path!r} was given {tuple(x.shape)} for {rows} rows, and more than "
                 f"one dimension has size {rows}: say which holds the rows with batch_dim=0 or 1"

@@ -108,7 +108,7 @@ class Embedding(Layer, nn.Embedding):
 
     def look_up(self, selected: Selected, input: Tensor) -> Tensor:
         """The entries of each row's own table; rows come first."""
-        rows = len(input)
+        rows = input.shape[0]
         offset = torch.arange(rows, device=input.device) * self.num_embeddings
         flat = input + offset.view([rows] + [1] * (input.ndim - 1))
         tables = selected.private["weight"].flatten(0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ class Unread(Tensor):
     @classmethod
     def of(cls, name: str, stored: Tensor) -> Unread:
         """The tensor of this name, which has the shape of `stored`."""
-        made = stored.detach().as_subclass(cls)
+        made = _looking_like(cls, stored)
         made.tensor = name
         return made
 
@@ -56,7 +57,7 @@ class Unread(Tensor):
         if function in LOOKS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*arguments, **options or {})
-        raise _unusable(next(x for x in tree_leaves((arguments, options)) if isinstance(x, cls)))
+        return _refuse(cls, function, types, arguments, options)
 
 
 class ByRow(Tensor):
@@ -74,9 +75,9 @@ class ByRow(Tensor):
     @classmethod
     def of(cls, name: str, own: Tensor, layer: Layer) -> Tensor:
         """The layer's tensor of this name; that of a single row is a tensor like any other."""
-        if len(own) == 1:
+        if own.shape[0] == 1:
             return own[0]
-        made = own[0].detach().as_subclass(cls)
+        made = _looking_like(cls, own[0])
         made.tensor, made.own, made.layer = name, own, layer
         return made
 
@@ -91,7 +92,7 @@ class ByRow(Tensor):
             given, structure = tree_flatten((tuple(arguments), options or {}))
             mine = {place: x for place, x in enumerate(given) if isinstance(x, cls)}
             first = next(iter(mine.values()))
-            rows = len(first.own)
+            rows = first.own.shape[0]
             plain = [x for x in given if isinstance(x, Tensor) and type(x) is not cls]
             of_batch = [x for x in plain if not without_rows(x, rows)]
 
@@ -122,7 +123,7 @@ class ByRow(Tensor):
     def reaches(self, sizes: list[int]) -> bool:
         """Whether what is expanded, or repeated, to these sizes has the rows of the batch."""
         dim = self.layer.batch_dim or 0
-        return len(sizes) > dim and sizes[dim] == len(self.own)
+        return len(sizes) > dim and sizes[dim] == self.own.shape[0]
 
     def expanded(self, function: Any, sizes: list[int]) -> Any:
         """To these sizes; the dimension of the rows has its size already."""
@@ -153,6 +154,25 @@ def of_all_rows(returned: Any) -> Any:
     if not any(isinstance(value, ByRow) for value in tree_leaves(returned)):
         return returned
     return tree_map(lambda value: value.own if isinstance(value, ByRow) else value, returned)
+
+
+def _looking_like(kind: Any, tensor: Tensor) -> Any:
+    """A tensor of this kind that has the type, device and shape of another."""
+    like = tensor.detach()
+    if type(like) is Tensor:
+        return like.as_subclass(kind)
+    return Tensor._make_wrapper_subclass(  # `torch.export` has tensors of a class of its own
+        _without_values(kind), like.shape, like.stride(), dtype=like.dtype, device=like.device
+    )
+
+
+@functools.cache
+def _without_values(kind: Any) -> Any:
+    return type(kind.__name__, (kind,), {"__torch_dispatch__": classmethod(_refuse)})
+
+
+def _refuse(cls: Any, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+    raise _unusable(next(x for x in tree_leaves((arguments, options)) if isinstance(x, cls)))
 
 
 def _unusable(read: Unread | ByRow) -> SuperposeError:

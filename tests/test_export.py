@@ -1,0 +1,176 @@
+"""One program for all tasks, as `torch.export` makes it."""
+
+import inspect
+
+import cases
+import onnxruntime
+import pytest
+import torch
+from test_model import cnn, mlp, randomise_private
+from torch import nn
+
+import superpose as sp
+
+ROWS = torch.tensor([2, 0, 1, 2, 3])
+OTHERS = torch.tensor([3, 1, 0, 0, 2, 1, 3])
+BATCH = torch.export.Dim("batch")
+
+
+class Words(nn.Module):
+    """A table that can be private, and a scale beside the layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 8)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.scale = nn.Parameter(torch.randn(8))
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, ids):
+        x = torch.cat([self.token.expand(ids.shape[0], -1, -1), self.words(ids)], 1)
+        return self.out(x * self.scale + self.out.weight.dtype.itemsize)
+
+
+NETWORKS = {
+    "mlp": (mlp, {}, lambda rows: torch.randn(rows, 12)),
+    "cnn": (cnn, {}, lambda rows: torch.randn(rows, 3, 6, 6)),
+    "cnn by channel": (cnn, {"conv": "channel"}, lambda rows: torch.randn(rows, 3, 6, 6)),
+    "encoder": (
+        lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True),
+        {},
+        lambda rows: torch.randn(rows, 6, 16),
+    ),
+    "recurrent": (
+        lambda: nn.GRU(8, 6, batch_first=True), {}, lambda rows: torch.randn(rows, 4, 8)
+    ),
+    "learned": (mlp, {"learnable": True}, lambda rows: torch.randn(rows, 12)),
+    "shared": (mlp, {"private": "shared"}, lambda rows: torch.randn(rows, 12)),
+    "words": (
+        Words, {"private_layers": ["words"]}, lambda rows: torch.randint(9, (rows, 2))
+    ),
+}  # fmt: skip
+
+
+def superposed(network, family="binary", **options):
+    torch.manual_seed(0)
+    return randomise_private(sp.superpose(network(), family, tasks=4, **options)).eval()
+
+
+def exported(model, x, task):
+    """A program of any number of rows."""
+    first = next(iter(inspect.signature(model.forward).parameters))
+    shapes = {first: {0: BATCH}, "task": {0: BATCH} if task.ndim else None}
+    return torch.export.export(sp.exportable(model), (x,), {"task": task}, dynamic_shapes=shapes)
+
+
+def assert_same(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def assert_serves_all_tasks(model, inputs):
+    x = inputs(7)
+    program = exported(model, inputs(5), ROWS).module()
+    assert_same(program(x, task=OTHERS), model(x, task=OTHERS))
+    of_one = exported(model, inputs(5), torch.tensor(1)).module()
+    for task in model.tasks:
+        assert_same(of_one(x, task=torch.tensor(task)), model(x, task=task))
+
+
+@pytest.mark.parametrize("family", cases.NAMES)
+def test_every_family(family):
+    model = superposed(mlp, family)
+    x = torch.randn(1, 12)
+    assert family == "identity" or not torch.equal(model(x, task=0), model(x, task=3))
+    assert_serves_all_tasks(model, NETWORKS["mlp"][2])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name):
+    network, options, inputs = NETWORKS[name]
+    assert_serves_all_tasks(superposed(network, **options), inputs)
+
+
+def test_tasks_keep_their_numbers():
+    model = sp.superpose(mlp(), tasks=["a", "b", "c"])
+    model.remove_task("b")
+    x = torch.randn(2, 12)
+    program = sp.exportable(model)
+    assert_same(program(x, task=torch.tensor([2, 0])), model(x, task=["c", "a"]))
+    for unknown in (1, 3):
+        with pytest.raises(IndexError, match="out of range"):
+            program(x, task=torch.tensor(unknown))
+    with pytest.raises(sp.SuperposeError, match=r"task='a': .*torch\.tensor"):
+        program(x, task="a")
+
+
+def test_a_file_has_each_number_once(tmp_path):
+    model = superposed(Words, private_layers=["words"])
+    x = torch.randint(9, (5, 2))
+    program = exported(model, x, ROWS)
+    learned = {p.data_ptr(): p.numel() for p in model.parameters() if p.requires_grad}
+    contexts = 4 * 8
+    places = 4
+    kept = sum(tensor.numel() for tensor in program.state_dict.values())
+    assert kept == sum(learned.values()) + contexts + places
+    torch.export.save(program, tmp_path / "many.pt2")
+    again = torch.export.load(tmp_path / "many.pt2").module()
+    assert_same(again(x, task=ROWS), model(x, task=ROWS))
+
+
+def test_the_model_stays_as_it_was_and_lends_its_weights():
+    model = sp.superpose(cnn(), tasks=2).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    program = sp.exportable(model)
+    assert model.training
+    assert not any(module.training for module in program.modules())
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(model.state_dict()[name], own) for name, own in before.items())
+    assert program.network[0].weight is model[0].weight
+    model(torch.randn(4, 3, 6, 6), task=1).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_packed_models():
+    nets = {name: mlp() for name in ("a", "b")}
+    with torch.no_grad():
+        for parameter in nets["b"].parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    packed = sp.pack(nets, method="delta", base=nets["a"])
+    x = torch.randn(5, 12)
+    program = exported(packed, x, torch.tensor([1, 0, 0, 1, 1])).module()
+    assert_same(program(x, task=torch.tensor([0, 1, 1, 0, 0])), packed(x, task=list("abbaa")))
+    paired = sp.pack(nets, method="delta", base=nets["a"], random_pairing=True)
+    with pytest.raises(sp.SuperposeError, match="pack without random_pairing"):
+        sp.exportable(paired)
+
+
+def test_only_superposed_models():
+    with pytest.raises(sp.SuperposeError, match=r"MLP is not superposed: torch\.export takes it"):
+        sp.exportable(mlp())
+
+
+def test_a_batch_whose_rows_cannot_be_told_is_refused():
+    model = sp.superpose(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), tasks=2)
+    with pytest.raises(sp.SuperposeError, match="say which holds the rows"):
+        torch.export.export(
+            sp.exportable(model), (torch.randn(3, 3, 4),), {"task": torch.tensor([0, 1, 1])}
+        )
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
+@pytest.mark.parametrize("family", ["binary", "hadamard"])
+def test_onnx(family, tmp_path):
+    model = superposed(cnn, family, conv="channel")
+    torch.onnx.export(
+        sp.exportable(model),
+        (torch.randn(5, 3, 6, 6),),
+        tmp_path / "many.onnx",
+        kwargs={"task": ROWS},
+        dynamic_shapes={"input": {0: BATCH}, "task": {0: BATCH}},
+        dynamo=True,
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "many.onnx")
+    x = torch.randn(7, 3, 6, 6)
+    (y,) = session.run(None, {"input": x.numpy(), "task": OTHERS.numpy()})
+    assert_same(torch.from_numpy(y), model(x, task=OTHERS).detach())
