@@ -199,6 +199,31 @@ def test_models_with_tables_of_their_own_are_packed_together(make):
             assert (one - other).abs().max() > 1e-3
 
 
+class Opposites(torch.utils.data.Dataset):
+    """Two tasks whose labels are each other's opposite, one row of each in turn."""
+
+    def __len__(self):
+        return 128
+
+    def __getitem__(self, row):
+        ids = torch.randint(30, (5,), generator=torch.Generator().manual_seed(row))
+        task = row % 2
+        return {"input_ids": ids, "labels": int(ids[0] > 14) ^ task, "task": task}
+
+
+def test_the_trainer_takes_a_column_of_tasks(tmp_path):
+    torch.manual_seed(0)
+    model = sp.superpose(bert()[0], tasks=2)
+    options = transformers.TrainingArguments(
+        tmp_path, per_device_train_batch_size=32, num_train_epochs=20, learning_rate=5e-3,
+        save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
+    )  # fmt: skip
+    trainer = transformers.Trainer(model, options, train_dataset=Opposites())
+    trainer.train()
+    found = trainer.predict(Opposites())
+    assert (found.predictions.argmax(1) == found.label_ids).mean() > 0.95
+
+
 def test_beams_of_rows_of_different_tasks():
     torch.manual_seed(0)
     net, inputs = gpt2()
