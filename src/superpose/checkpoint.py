@@ -19,6 +19,7 @@ from superpose import contexts
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, layers
 from superpose.nn.convert import Conversion
+from superpose.nn.private import is_sharded
 from superpose.store import Packed
 
 FORMAT = 1
@@ -37,6 +38,11 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
     if not isinstance(model, Superposed):
         raise SuperposeError(f"{type(model).__name__} is not superposed: superpose() it first")
     tensors, same_as = _distinct(model.state_dict())
+    if any(map(is_sharded, tensors.values())):
+        raise SuperposeError(
+            "the model is sharded over processes: load get_model_state_dict(model, options="
+            "StateDictOptions(full_state_dict=True)) into a model that is not, and save that"
+        )
     pairs = [name for name, tensor in tensors.items() if tensor.dtype == torch.complex128]
     tensors |= {name: torch.view_as_real(tensors[name]) for name in pairs}
     superposition = model.superposition

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from superpose.errors import SuperposeError
 from superpose.nn.selection import Tasks
 
 
@@ -41,11 +42,22 @@ class PerTask(nn.Module):
     def select(self, tasks: Tasks) -> Tensor:
         """The task's tensor itself, or a new one with a row for each row of the batch."""
         own = self._tensors()
-        return by_row([own[str(task)] for task in tasks.unique], tasks.row)
+        chosen = [own[str(task)] for task in tasks.unique]
+        if is_sharded(chosen[0]):
+            raise SuperposeError(
+                "private tensors are chosen before a layer runs, when its parameters are sharded: "
+                "shard the model as a whole, not its layers too, or say private='shared'"
+            )
+        return by_row(chosen, tasks.row)
 
     def _tensors(self) -> dict[str, Tensor]:
         """By task; `getattr` would take ten times as long. A replica has them as attributes."""
         return cast(dict[str, Tensor], self._parameters or self._buffers or vars(self))
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a `DTensor`, of which each process has a part."""
+    return hasattr(tensor, "placements")
 
 
 def by_row(tensors: list[Tensor], row: Tensor | None) -> Tensor:
