@@ -1,6 +1,8 @@
 """One program for all tasks, as `torch.export` makes it."""
 
 import inspect
+import subprocess
+import sys
 
 import cases
 import onnxruntime
@@ -103,7 +105,7 @@ def test_tasks_keep_their_numbers():
         program(x, task="a")
 
 
-def test_a_file_has_each_number_once(tmp_path):
+def test_a_program_has_each_number_once():
     model = superposed(Words, private_layers=["words"])
     x = torch.randint(9, (5, 2))
     program = exported(model, x, ROWS)
@@ -112,9 +114,22 @@ def test_a_file_has_each_number_once(tmp_path):
     places = 4
     kept = sum(tensor.numel() for tensor in program.state_dict.values())
     assert kept == sum(learned.values()) + contexts + places
-    torch.export.save(program, tmp_path / "many.pt2")
-    again = torch.export.load(tmp_path / "many.pt2").module()
-    assert_same(again(x, task=ROWS), model(x, task=ROWS))
+
+
+def test_a_program_runs_without_the_library(tmp_path):
+    model = superposed(mlp)
+    x = torch.randn(7, 12)
+    torch.export.save(exported(model, x[:5], ROWS), tmp_path / "many.pt2")
+    torch.save((x, OTHERS), tmp_path / "given.pt")
+    script = """if True:
+        import sys
+        sys.modules["superpose"] = None
+        import torch
+        x, task = torch.load("given.pt")
+        torch.save(torch.export.load("many.pt2").module()(x, task=task), "found.pt")
+    """
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path)
+    assert_same(torch.load(tmp_path / "found.pt"), model(x, task=OTHERS))
 
 
 def test_the_model_stays_as_it_was_and_lends_its_weights():
