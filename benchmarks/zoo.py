@@ -57,6 +57,13 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Tensor]]] = {
         ENCODER | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
         IDS,
     ),
+    "DeBERTa-v3": (
+        "DebertaV2Model",
+        ENCODER
+        | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8}
+        | {"norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False},
+        IDS,
+    ),
     "GPT-2": (
         "GPT2LMHeadModel",
         TEXT | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},

@@ -8,6 +8,7 @@ import cases
 import onnxruntime
 import pytest
 import torch
+from test_keeper import Relative
 from test_model import cnn, mlp, randomise_private
 from torch import nn
 
@@ -162,6 +163,15 @@ def test_packed_models():
 def test_only_superposed_models():
     with pytest.raises(sp.SuperposeError, match=r"MLP is not superposed: torch\.export takes it"):
         sp.exportable(mlp())
+
+
+def test_what_is_computed_for_each_row_is_refused():
+    model = sp.superpose(Relative(nn.LayerNorm(4)), tasks=4)
+    x = torch.randn(5, 3, 4)
+    with pytest.raises(sp.SuperposeError, match="export it with one task for the batch"):
+        exported(model, x, ROWS)
+    of_one = torch.export.export(sp.exportable(model), (x,), {"task": torch.tensor(1)}).module()
+    assert_same(of_one(x, task=torch.tensor(2)), model(x, task=2))
 
 
 def test_a_batch_whose_rows_cannot_be_told_is_refused():

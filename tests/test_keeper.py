@@ -74,7 +74,27 @@ class Uses(nn.Module):
         return self.use(self.own, self.layer(x))
 
 
+class Relative(nn.Module):
+    """As DeBERTa does it: x (B, 3, 4) meets a table, which layers were given without any rows."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.table, self.norm = nn.Parameter(torch.randn(6, 4)), norm
+        self.queries, self.keys = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def heads(self, x):
+        return x.view(x.size(0), x.size(1), 2, 2).permute(0, 2, 1, 3).flatten(0, 1)
+
+    def forward(self, x):
+        table = self.norm(self.table).unsqueeze(0)
+        keys = self.heads(self.keys(table)).repeat(len(x), 1, 1)  # (B · heads, 6, 2)
+        scores = self.heads(self.queries(x)) @ keys.mT
+        return scores.view(len(x), -1)
+
+
 KEEPERS = {
+    "normed table": lambda: (Relative(nn.LayerNorm(4)), (3, 4)),
+    "table": lambda: (nn.Sequential(Relative(nn.Identity())), (3, 4)),
     "expanded token": lambda: (nn.Sequential(Tokens("expand")), (3, 4)),
     "repeated token": lambda: (nn.Sequential(Tokens("repeat")), (3, 4)),
     "computed token": lambda: (nn.Sequential(Tokens("compute")), (3, 4)),
@@ -144,6 +164,14 @@ def test_compiled(name):
     with torch.no_grad():
         for task in (1, 3, TASKS):
             torch.testing.assert_close(run(model.selection(task), x), model(x, task=task))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 6])
+def test_tables_as_long_as_the_batch(rows):
+    torch.manual_seed(0)
+    model = randomise_private(sp.superpose(Relative(nn.LayerNorm(4)), tasks=4, batch_dim=0))
+    x, tasks = torch.randn(rows, 3, 4), torch.arange(rows) % 4
+    torch.testing.assert_close(model(x, task=tasks), rows_one_by_one(model, tasks.tolist(), x))
 
 
 def test_vectors_are_private_and_the_rest_is_shared_unless_it_is_named():

@@ -231,6 +231,8 @@ def test_rows_that_cannot_be_told_apart_raise():
             return self.linear(x.flatten(0, 1))
 
     tasks = [0, 1, 0]
+    with pytest.raises(sp.SuperposeError, match=r"no input has 3 rows: the shapes are \(1, 2, 6\)"):
+        sp.superpose(nn.Linear(6, 4))(torch.randn(1, 2, 6), task=tasks)
     with pytest.raises(sp.SuperposeError, match="dimension 0 should be the 3 rows"):
         sp.superpose(Folding())(torch.randn(3, 2, 6), task=tasks)
     square = torch.randn(3, 3, 6)
@@ -238,9 +240,9 @@ def test_rows_that_cannot_be_told_apart_raise():
         sp.superpose(nn.Linear(6, 4))(square, task=tasks)
     declared = sp.superpose(nn.Linear(6, 4), batch_dim=1)
     torch.testing.assert_close(declared(square, task=tasks)[:, 1], declared(square[:, 1], task=1))
-    for shape in ((6, 2, 4, 4), (3, 2, 2, 4, 4), (3, 4, 4)):
+    for shape in ((6, 3, 4, 4), (3, 3, 2, 4, 4), (3, 4, 4)):
         with pytest.raises(sp.SuperposeError, match="not a batch of 3 rows"):
-            sp.superpose(nn.Conv2d(2, 2, 1))(torch.randn(*shape), task=tasks)
+            sp.superpose(nn.Conv2d(3, 2, 1))(torch.randn(*shape), task=tasks)
     net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
     with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
         sp.superpose(net)(torch.randn(3, 6), task=tasks)

@@ -24,7 +24,7 @@ from superpose.nn.complex import complexify
 from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
 from superpose.nn.plain import layer_class, made_of
-from superpose.nn.rows import of_all_rows
+from superpose.nn.rows import is_among, of_all_rows
 from superpose.nn.selection import Selection, Tasks, active, untraced
 
 Name = int | str
@@ -174,6 +174,7 @@ class Superposed(nn.Module):
         It can be mapped over with `torch.func.vmap`, and compiled with `fullgraph=True`.
         """
         complex_valued = self.superposition.complex_valued
+        _check_rows(selection.rows, [*inputs, *options.values()])
         before, active.selection = active.selection, selection
         try:
             if complex_valued:
@@ -350,6 +351,18 @@ def _with_task(plain: Callable[..., Any]) -> inspect.Signature:
 def _empty(kind: Any, *parts: Any) -> Any:
     made = _superposed_class(layer_class(*parts), kind)
     return made.__new__(made)
+
+
+def _check_rows(rows: int | None, inputs: list[Any]) -> None:
+    if not isinstance(rows, int):  # one task, or a number that `torch.export` leaves open
+        return
+    shapes = [tuple(value.shape) for value in inputs if isinstance(value, Tensor)]
+    if shapes and not any(is_among(rows, shape) for shape in shapes):
+        given = ", ".join(map(str, shapes))
+        raise SuperposeError(
+            f"there are {rows} tasks, one for each row, but no input has {rows} rows: the shapes "
+            f"are {given}; give a task for each row, or one for all"
+        )
 
 
 def _to_complex(value: Any) -> Any:

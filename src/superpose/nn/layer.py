@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, cast
 
 import torch
@@ -15,7 +15,7 @@ from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
 from superpose.nn.pairing import Pairing
 from superpose.nn.private import PerTask, by_row
-from superpose.nn.rows import without_rows
+from superpose.nn.rows import ByRow, may_be, without_rows
 from superpose.nn.selection import (
     Selected,
     Selection,
@@ -316,6 +316,23 @@ class Layer(nn.Module):
                 "rows: rows of different tasks cannot be told apart; run it once per task instead"
             )
 
+    def for_rows(self, x: Tensor, rows: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """compute(x) for a batch; of what rows have in common, a result that is each row's own."""
+        if isinstance(x, ByRow):
+            each = x.own
+        elif self.batch_dim != 1 and self._is_of_all_rows(x, rows):
+            each = x.expand(rows, *x.shape)
+        else:
+            return compute(x)
+        return ByRow.of(joined(self.path, "weight"), compute(each), self)
+
+    def _is_of_all_rows(self, x: Tensor, rows: int) -> bool:
+        """Whether x is a parameter of the network, or a single row for all of the batch."""
+        if isinstance(x, nn.Parameter):
+            return True
+        single = x.ndim > 2 and x.shape[0] == 1 < rows
+        return single and (self.batch_dim == 0 or not may_be(rows, x.shape[1:-1]))
+
     def common(self, x: Tensor, rows: int) -> bool:
         """Whether x is something that all rows have in common, such as positions."""
         return self.batch_dim is None and without_rows(x, rows)
@@ -330,8 +347,7 @@ class Layer(nn.Module):
                 "different tasks cannot be told apart; run it once per task instead"
             )
         guess = self.batch_dim is None and not self.rows_first
-        known = isinstance(rows, int)  # a size that `torch.export` leaves open is no other's
-        if guess and known and rows > 1 and rows in x.shape[1:-1]:
+        if guess and rows > 1 and may_be(rows, x.shape[1:-1]):
             raise SuperposeError(
                 f"layer {self.path!r} was given {tuple(x.shape)} for {rows} rows, and more than "
                 f"one dimension has size {rows}: say which holds the rows with batch_dim=0 or 1"

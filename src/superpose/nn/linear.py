@@ -31,7 +31,11 @@ class LinearLayer(Layer):
         x = functional.complex_like(x, weight)
         bias = selected.private.get("bias", self.stored("bias"))
         if rows is not None:
-            return self.add_bias(self.product(selected, "weight", x, rows), bias, rows)
+
+            def by_row(x: Tensor) -> Tensor:
+                return self.add_bias(self.product(selected, "weight", x, rows), bias, rows)
+
+            return self.for_rows(x, rows, by_row)
         context, base = selected.contexts.get("weight"), self.bases.get("weight")
         bound = x if context is None else context.bind(x)
         y = functional.linear(bound, self.to_matrix(weight), bias, self.guides.get("weight"))

@@ -143,11 +143,16 @@ class LastDimNorm(NormLayer):
         weight, bias = self.own(selected, *AFFINE)
         if rows is None:
             return self.normalise(x, weight, bias)
-        y = self.normalise(x, None, None)
         if weight is None:
-            return y
-        scale = self.spread(weight, x, rows)
-        return y * scale if bias is None else torch.addcmul(self.spread(bias, x, rows), y, scale)
+            return self.normalise(x, None, None)
+
+        def by_row(x: Tensor) -> Tensor:
+            y, scale = self.normalise(x, None, None), self.spread(weight, x, rows)
+            if bias is None:
+                return y * scale
+            return torch.addcmul(self.spread(bias, x, rows), y, scale)
+
+        return self.for_rows(x, rows, by_row)
 
 
 class LayerNorm(LastDimNorm, nn.LayerNorm):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,8 +101,10 @@ class ByRow(Tensor):
                 positional, named = tree_unflatten(filled, structure)
                 return function(*positional, **named)
 
-            if function in (Tensor.expand, Tensor.repeat) and first.reaches(given[1:]):
-                return first.expanded(function, given[1:])
+            if function is Tensor.expand and first.reaches(given[1:]):
+                return first.expanded(given[1:])
+            if function is Tensor.repeat and first.reaches(given[1:]):
+                return first.repeated(given[1:])
             if not of_batch:
                 return first.for_each(call, {place: one.own for place, one in mine.items()})
             ndim = max(x.ndim for x in plain)
@@ -114,6 +116,11 @@ class ByRow(Tensor):
 
     def for_each(self, call: Callable[[Any], Any], own: dict[int, Tensor]) -> Any:
         """What a function gives for each row."""
+        if type(self) is not ByRow:
+            raise SuperposeError(
+                f"the network computes with {self.tensor!r}, each row's own, before it meets the "
+                "batch, which torch.export does not follow: export it with one task for the batch"
+            )
         try:
             found = torch.vmap(call, randomness="different")(own)
         except (RuntimeError, ValueError) as error:
@@ -125,11 +132,17 @@ class ByRow(Tensor):
         dim = self.layer.batch_dim or 0
         return len(sizes) > dim and sizes[dim] == self.own.shape[0]
 
-    def expanded(self, function: Any, sizes: list[int]) -> Any:
+    def expanded(self, sizes: list[int]) -> Tensor:
         """To these sizes; the dimension of the rows has its size already."""
         dim = self.layer.batch_dim or 0
-        once = -1 if function is Tensor.expand else 1
-        return function(self.among(len(sizes), dim), *sizes[:dim], once, *sizes[dim + 1 :])
+        return self.among(len(sizes), dim).expand(*sizes[:dim], -1, *sizes[dim + 1 :])
+
+    def repeated(self, sizes: list[int]) -> Tensor:
+        """As often as these sizes say; one row after the other, each with its own."""
+        dim = self.layer.batch_dim or 0
+        shape = (1,) * (len(sizes) - self.ndim) + self.shape
+        rows = self.own.reshape(-1, *shape).movedim(0, dim).flatten(dim, dim + 1)
+        return rows.repeat(*sizes[:dim], 1, *sizes[dim + 1 :])
 
     def among(self, ndim: int, dim: int) -> Tensor:
         """All rows', to meet a tensor of `ndim` dimensions that has the rows in `dim`."""
@@ -146,7 +159,17 @@ def without_rows(x: Tensor, rows: int) -> bool:
     folded into the first: (rows · tokens, features).
     """
     folded = x.is_floating_point() and x.ndim and x.shape[0] % rows == 0
-    return rows not in x.shape and not folded
+    return not is_among(rows, x.shape) and not folded
+
+
+def is_among(rows: int, sizes: Iterable[int]) -> bool:
+    """Whether one of these sizes is the number of rows; a compiled graph may get `in` wrong."""
+    return any(size == rows for size in sizes)
+
+
+def may_be(rows: int, sizes: Iterable[int]) -> bool:
+    """The same for sizes of other things, which rows that `torch.export` leaves open are not."""
+    return isinstance(rows, int) and is_among(rows, sizes)
 
 
 def of_all_rows(returned: Any) -> Any:
