@@ -28,7 +28,7 @@ def by_size(found: Table) -> Any:
     what = next(each["title"] for each in found["columns"] if each["key"] == "size")
     columns = min(len(sizes), 3)
     lines = -(-len(sizes) // columns)
-    width = 3.3 if columns > 1 else 6.0
+    width = 3.8 if columns > 1 else 6.0
     figure = new(width * columns, 2.75 * lines + 0.5)
     panels = figure.subplots(lines, columns, squeeze=False)
     for axes in panels.flat[len(sizes) :]:
@@ -69,7 +69,9 @@ def _panel(axes: Any, found: Table, rows: Sequence[Row], width: float) -> list[E
         last = found["curves"][row["run"]]["steps"][-1] / unit
         ends.append((f"{name}  {value:.1f}", last, value, COLOURS[row["method"]]))
     written = 0.2 + INCHES * max(len(text) for text, *_ in ends)
-    axes.set_xlim(0, end * width / (width - written))
+    share = (width - written) / width  # of the panel, for the lines
+    axes.set_xlim(0, end / share)
+    axes.xaxis.label.set_x(share / 2)
     axes.set_xticks([round(end * quarter / 5, 6) for quarter in range(6)])
     axes.spines["bottom"].set_bounds(0, end)
     if found["ten_tasks"] is not None:
