@@ -77,8 +77,8 @@ def exportable(model: nn.Module) -> Exportable:
             "program would need a weight for each: pack without random_pairing, or export "
             "unpack(packed, task)"
         )
-    plain: Any = type(model)
-    made: Exportable = _class_like(plain)(model)
+    superposed: Any = type(model)
+    made: Exportable = _class_like(superposed)(model)
     return made.eval()
 
 

@@ -140,16 +140,19 @@ class ByRow(Tensor):
     def repeated(self, sizes: list[int]) -> Tensor:
         """As often as these sizes say; one row after the other, each with its own."""
         dim = self.layer.batch_dim or 0
-        shape = (1,) * (len(sizes) - self.ndim) + self.shape
-        rows = self.own.reshape(-1, *shape).movedim(0, dim).flatten(dim, dim + 1)
-        return rows.repeat(*sizes[:dim], 1, *sizes[dim + 1 :])
+        return self.in_turn(len(sizes), dim).repeat(*sizes[:dim], 1, *sizes[dim + 1 :])
 
     def among(self, ndim: int, dim: int) -> Tensor:
         """All rows', to meet a tensor of `ndim` dimensions that has the rows in `dim`."""
         shape = (1,) * (ndim - self.ndim) + self.shape
         if len(shape) > ndim or shape[dim] != 1:
             raise _unusable(self)
-        return self.own.reshape(-1, *shape).squeeze(1 + dim).movedim(0, dim)
+        return self.in_turn(ndim, dim)
+
+    def in_turn(self, ndim: int, dim: int) -> Tensor:
+        """All rows', one after the other in `dim` of `ndim` dimensions."""
+        shape = (1,) * (ndim - self.ndim) + self.shape
+        return self.own.reshape(-1, *shape).movedim(0, dim).flatten(dim, dim + 1)
 
 
 def without_rows(x: Tensor, rows: int) -> bool:
