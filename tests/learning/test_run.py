@@ -1,5 +1,6 @@
 """`superpose run` and `superpose demo`, and what a person sees of them."""
 
+import copy
 import io
 import json
 import multiprocessing
@@ -10,6 +11,7 @@ import sys
 import types
 
 import pytest
+import torch
 from rich.console import Console
 
 from superpose.cli import main
@@ -17,7 +19,7 @@ from superpose.cli.demo import report
 from superpose.errors import SuperposeError
 from superpose.experiments import demo
 from superpose.experiments.run import Job, run, side_by_side, spread
-from superpose.experiments.settings import EXPERIMENTS, Settings
+from superpose.experiments.settings import EXPERIMENTS, Settings, resnet
 from superpose.learning import NETWORKS, Interrupted, Lines, LiveTable, Progress, Quiet
 from superpose.learning import display as displays
 
@@ -185,6 +187,23 @@ def test_icifar_has_the_papers_network(method):
         assert "head.weight" in found.model.summary().superposed
     if method == "multihead":
         assert len(found.model.private_parameters(0)) in (1, 2)
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_the_gradients_of_a_narrow_resnet_are_right(width):
+    """Channels last they are not, or it crashes, where a convolution has less than 16 channels."""
+    torch.manual_seed(0)
+    net = resnet(
+        types.SimpleNamespace(width=width),
+        types.SimpleNamespace(classes=10, input_shape=(3, 32, 32)),
+    )
+    exact = copy.deepcopy(net).to(memory_format=torch.contiguous_format).double()
+    x = torch.randn(16, 3, 32, 32)
+    net(x).square().sum().backward()
+    exact(x.double()).square().sum().backward()
+    for (name, own), expected in zip(net.named_parameters(), exact.parameters(), strict=True):
+        error = (own.grad - expected.grad).norm() / expected.grad.norm()
+        assert error < 0.02, name  # single precision, and ReLUs at zero
 
 
 @pytest.mark.parametrize(

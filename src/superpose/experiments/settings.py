@@ -228,13 +228,18 @@ def mlp(settings: Complete, stream: Stream) -> nn.Module:
 
 
 def resnet(settings: Complete, stream: Stream) -> nn.Module:
-    """The paper's ResNet-18, channels last: a step takes three quarters of the time on a CPU."""
+    """The paper's ResNet-18, channels last: a step takes three quarters of the time on a CPU.
+
+    Not below 16 channels, where PyTorch's gradient of a strided 1 × 1 convolution writes beyond its
+    memory: wrong numbers, or a crash (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    """
     import torch
 
     from superpose.models import ResNet18
 
     net = ResNet18(stream.classes, settings.width, stream.input_shape[0])
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch lacks it
+    if settings.width >= 16:
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch lacks it
     return net
 
 
