@@ -168,7 +168,7 @@ def test_unknown_tasks_are_named_with_the_known_ones():
             model(x, task=task)
     with pytest.raises(sp.SuperposeError, match="no task was given: call model"):
         model(x)
-    for task in (1.5, [], None, [None], [[0, 1]]):
+    for task in (1.5, [], None, [None], [[]], [[0], [1]], [[[0]]]):
         with pytest.raises(sp.SuperposeError, match=r"task=.*: give a task's name"):
             model.superposition.ids(task)
     one_task = (model.remove_task, model.private_parameters, partial(sp.unsuperpose, model))

@@ -237,6 +237,23 @@ def test_beams_of_rows_of_different_tasks():
     assert not torch.equal(each[0], each[1])
 
 
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_texts_of_different_tasks_packed_into_one_row(make):
+    torch.manual_seed(0)
+    model = randomise_private(sp.superpose(make()[0], tasks=3)).eval()
+    texts = [torch.randint(0, 30, (1, length)) for length in (3, 5, 4)]
+    lengths = [text.shape[1] for text in texts]
+    y = model(
+        torch.cat(texts, 1),
+        position_ids=torch.cat([torch.arange(n) for n in lengths]).unsqueeze(0),
+        task=torch.tensor(TASKS).repeat_interleave(torch.tensor(lengths)).unsqueeze(0),
+        use_cache=False,
+    ).logits
+    alone = [model(text, task=task).logits for text, task in zip(texts, TASKS, strict=True)]
+    torch.testing.assert_close(y, torch.cat(alone, 1))
+    assert not torch.allclose(alone[0], model(texts[0], task=2).logits)
+
+
 def test_generation_and_saving_of_tied_weights(tmp_path):
     torch.manual_seed(0)
     net, inputs = gpt2()

@@ -40,7 +40,7 @@ class Exportable(nn.Module):
         self.network = _without_private_tensors(model)
 
     def run(self, task: Tensor, *inputs: Any, **options: Any) -> Any:
-        """The forward pass of one task (), or of one task per row (rows,)."""
+        """The forward pass of one task (), of one per row (rows,), or per token (1, tokens)."""
         if not isinstance(task, Tensor):
             raise SuperposeError(
                 f"task={task!r}: a program takes tensors; give torch.tensor(number)"
@@ -55,9 +55,9 @@ class Exportable(nn.Module):
 def exportable(model: nn.Module) -> Exportable:
     """A module for `torch.export`: its `task` is data, so that one program has all tasks in it.
 
-    It is called as the model is, but `task` is a tensor of numbers: () for one task, or (rows,) for
-    one task per row. It is in evaluation mode, and keeps contexts and private tensors of all tasks
-    as they are now, in tables; the stored weights are those of the model.
+    It is called as the model is, but `task` is a tensor of numbers: () for one task, (rows,) for
+    one per row, (1, tokens) for one per token. It is in evaluation mode, and keeps contexts and
+    private tensors of all tasks as they are now, in tables; the stored weights are the model's.
 
     >>> from superpose import superpose
     >>> model = superpose(nn.Linear(4, 2), tasks=["cats", "dogs"])

@@ -28,12 +28,13 @@ from superpose.nn.rows import is_among, of_all_rows
 from superpose.nn.selection import Selection, Tasks, active, untraced
 
 Name = int | str
-Task = Name | Sequence[Name] | Tensor
+Task = Name | Sequence[Name] | Sequence[Sequence[Name]] | Tensor
+Ids = int | list[int] | tuple[list[int]]  # of a task, of one per row, of one per token of one row
 WHOLE = (int, np.integer)
 
 S = TypeVar("S", bound="Superposed")
 
-_chosen: ContextVar[Mapping[int, int | list[int]]] = ContextVar("chosen", default={})  # noqa: B039
+_chosen: ContextVar[Mapping[int, Ids]] = ContextVar("chosen", default={})  # noqa: B039
 """The tasks' numbers that `with model.task(…)` chose, by model, for each thread and async task."""
 
 
@@ -52,22 +53,28 @@ class Superposition:
         """Ask once, not at every forward pass."""
         self.complex_valued = self.family.complex_valued
 
-    def ids(self, task: Any) -> int | list[int]:
-        """The numbers of a task or of one task per row, checked."""
+    def ids(self, task: Any) -> Ids:
+        """The numbers of a task, of one task per row (rows,) or per token (1, tokens), checked."""
         if isinstance(task, Tensor):
             task = task.tolist()
         if isinstance(task, (str, *WHOLE)):
             return self._id(task)
-        rows = list(task) if isinstance(task, Iterable) else []
-        if not rows or not all(isinstance(one, (str, *WHOLE)) for one in rows):
-            raise SuperposeError(f"task={task!r}: give a task's name or number, or one per row")
-        known = {one: self._id(one) for one in set(rows)}
-        return [known[one] for one in rows]
+        rows = _listed(task)
+        tokens = _listed(rows[0]) if len(rows) == 1 else []
+        each = tokens or rows
+        if not each or not all(isinstance(one, (str, *WHOLE)) for one in each):
+            raise SuperposeError(
+                f"task={task!r}: give a task's name or number, one per row, or one per token of a "
+                "single row, as [[…]] or a tensor (1, tokens)"
+            )
+        known = {one: self._id(one) for one in set(each)}
+        numbers = [known[one] for one in each]
+        return (numbers,) if tokens else numbers
 
     def number(self, task: Any) -> int:
         """The number of one task, checked."""
         found = self.ids(task)
-        if isinstance(found, list):
+        if not isinstance(found, int):
             raise SuperposeError(f"task={task!r}: give one task, by its name or number")
         return found
 
@@ -155,7 +162,7 @@ class Superposed(nn.Module):
 
     @untraced
     def selection(self, task: Task | None = None) -> Selection:
-        """Contexts and private tensors of a task, or of one task per row, for `run`."""
+        """Contexts and private tensors of a task, or of one per row or token, for `run`."""
         known = self.superposition
         ids = _chosen.get().get(id(known)) if task is None else known.ids(task)
         if ids is None:
@@ -165,8 +172,11 @@ class Superposed(nn.Module):
             )
         own = layers(self)
         device = next(layer.weight_device() for layer in own if layer.contexts)
-        tasks = Tasks.of(ids, device)
-        return Selection(tasks.row, {layer.path: layer.select(tasks) for layer in own})
+        tasks = Tasks.of(ids[0] if isinstance(ids, tuple) else ids, device)
+        row = tasks.row
+        if isinstance(ids, tuple) and row is not None:
+            row = row.unsqueeze(0)
+        return Selection(row, {layer.path: layer.select(tasks) for layer in own})
 
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
         """The forward pass of a selection, where the task has to be data.
@@ -351,6 +361,11 @@ def _with_task(plain: Callable[..., Any]) -> inspect.Signature:
 def _empty(kind: Any, *parts: Any) -> Any:
     made = _superposed_class(layer_class(*parts), kind)
     return made.__new__(made)
+
+
+def _listed(several: Any) -> list[Any]:
+    """What a list, or anything like it, has in it; a name and a number have nothing."""
+    return list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []
 
 
 def _check_rows(rows: int | None, inputs: list[Any]) -> None:

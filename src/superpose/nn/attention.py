@@ -127,6 +127,7 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
         for side, name in ((1, "bias_k"), (2, "bias_v")):
             extra = selected.private.get(name, getattr(self, name))
             if extra is not None:
+                self.check_rows(projected[side], rows)
                 row = extra.reshape(-1, 1, self.embed_dim).expand(rows, 1, -1)
                 projected[side] = torch.cat([projected[side], row], 1)
         return projected

@@ -34,7 +34,11 @@ class CustomLayer(Layer):
             )
         given, structure = tree_flatten((inputs, options))
         tensors = {i: x for i, x in enumerate(given) if isinstance(x, Tensor)}
-        dims = {i: self.rows_at(x, rows) for i, x in tensors.items() if not self.common(x, rows)}
+        dims = {
+            i: self.rows_at(x, rows, features=int(x.is_floating_point()))
+            for i, x in tensors.items()
+            if not self.common(x, rows)
+        }
         if not dims:
             raise SuperposeError(
                 f"layer {self.path!r} is given no rows of the batch, so it cannot have a result "

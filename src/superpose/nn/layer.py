@@ -22,6 +22,7 @@ from superpose.nn.selection import (
     TaskIds,
     Tasks,
     active,
+    rows_are_tokens,
     whole_numbers,
 )
 
@@ -305,7 +306,7 @@ class Layer(nn.Module):
         """(rows, *N) viewed so that it broadcasts against x of shape (…, *N)."""
         tail = tensor.shape[1:]
         between = [1] * (x.ndim - 1 - len(tail))
-        return tensor.view(rows, *between, *tail).movedim(0, self.rows_at(x, rows))
+        return tensor.view(rows, *between, *tail).movedim(0, self.rows_at(x, rows, len(tail)))
 
     def check_rows(self, x: Tensor, rows: int, dims: int | None = None) -> None:
         """Rows come first in layers of channels; a batch has `dims` dimensions, or two and more."""
@@ -320,7 +321,7 @@ class Layer(nn.Module):
         """compute(x) for a batch; of what rows have in common, a result that is each row's own."""
         if isinstance(x, ByRow):
             each = x.own
-        elif self.batch_dim != 1 and self._is_of_all_rows(x, rows):
+        elif self.row_dim != 1 and self._is_of_all_rows(x, rows):
             each = x.expand(rows, *x.shape)
         else:
             return compute(x)
@@ -331,26 +332,36 @@ class Layer(nn.Module):
         if isinstance(x, nn.Parameter):
             return True
         single = x.ndim > 2 and x.shape[0] == 1 < rows
-        return single and (self.batch_dim == 0 or not may_be(rows, x.shape[1:-1]))
+        return single and (self.row_dim == 0 or not may_be(rows, x.shape[1:-1]))
 
     def common(self, x: Tensor, rows: int) -> bool:
         """Whether x is something that all rows have in common, such as positions."""
-        return self.batch_dim is None and without_rows(x, rows)
+        return self.row_dim is None and without_rows(x, rows)
 
-    def rows_at(self, x: Tensor, rows: int) -> int:
-        """The dimension of x that holds the rows; an error when it cannot be told."""
-        dim = self.batch_dim or 0
+    @property
+    def row_dim(self) -> int | None:
+        """Where the rows are in this pass: second if they are tokens, else at `batch_dim`."""
+        return 1 if rows_are_tokens() else self.batch_dim
+
+    def rows_at(self, x: Tensor, rows: int, features: int = 1) -> int:
+        """The dimension of x that holds the rows, before features; an error if it cannot be told.
+
+        So a batch (rows, features) has them first, even if they are second elsewhere.
+        """
+        dim = max(0, min(self.row_dim or 0, x.ndim - 1 - features))
         if x.ndim < 2 or x.shape[dim] != rows:
             raise SuperposeError(
                 f"layer {self.path!r} was given {tuple(x.shape)}, where dimension {dim} should be "
                 f"the {rows} rows of the batch: the model folds other things into it, so rows of "
                 "different tasks cannot be told apart; run it once per task instead"
             )
-        guess = self.batch_dim is None and not self.rows_first
-        if guess and rows > 1 and may_be(rows, x.shape[1:-1]):
+        tokens = rows_are_tokens()
+        guess = (tokens or self.batch_dim is None) and not self.rows_first
+        if guess and rows > 1 and may_be(rows, x.shape[dim + 1 : -1]):
+            choose = "say which holds the rows with batch_dim=0 or 1"
             raise SuperposeError(
                 f"layer {self.path!r} was given {tuple(x.shape)} for {rows} rows, and more than "
-                f"one dimension has size {rows}: say which holds the rows with batch_dim=0 or 1"
+                f"one dimension has size {rows}: {'pack fewer tokens' if tokens else choose}"
             )
         return dim
 

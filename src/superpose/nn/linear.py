@@ -95,19 +95,19 @@ class Embedding(Layer, nn.Embedding):
                 f"(max_norm={self.max_norm}), which it can do for one task at a time: run it once "
                 "per task instead"
             )
-        dim = self.batch_dim or 0
+        dim = self.row_dim or 0
         if input.ndim > 1 and input.shape[dim] == 1:  # positions, looked up once for all rows
             input = input.repeat_interleave(rows, dim)
         if self.common(input, rows):
             each = self.look_up(selected, input.expand(rows, *input.shape))
             return ByRow.of(joined(self.path, "weight"), each, self)
-        if self.batch_dim is None and rows > 1 and input.ndim == 1:
+        if self.row_dim is None and rows > 1 and input.ndim == 1:
             raise SuperposeError(
                 f"layer {self.path!r} was given {tuple(input.shape)} for {rows} rows, which may be "
                 f"an entry for each row, or {rows} that they have in common: if it is one for each "
                 "row, say batch_dim=0"
             )
-        front = input.movedim(self.rows_at(input.unsqueeze(-1), rows), 0)
+        front = input.movedim(self.rows_at(input.unsqueeze(-1), rows, features=0), 0)
         return self.look_up(selected, front).movedim(0, dim)
 
     def look_up(self, selected: Selected, input: Tensor) -> Tensor:

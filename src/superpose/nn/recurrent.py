@@ -55,7 +55,7 @@ class SequenceLayer(RecurrentLayer):
                 "only: run a packed or single sequence once per task"
             )
         steps = input if self.batch_first else input.transpose(0, 1)
-        self.rows_at(steps, rows)
+        self.check_rows(steps, rows)
         outputs, state = self._by_row(selected, steps, hx, rows)
         return outputs if self.batch_first else outputs.transpose(0, 1), state
 

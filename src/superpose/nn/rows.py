@@ -111,7 +111,7 @@ class ByRow(Tensor):
             batch = [x for x in of_batch if x.ndim == ndim]
             if function not in ALIGNED or not batch:
                 raise _unusable(first)
-            dim = first.layer.rows_at(batch[0], rows)
+            dim = first.layer.rows_at(batch[0], rows, features=0)
             return call({place: one.among(ndim, dim) for place, one in mine.items()})
 
     def for_each(self, call: Callable[[Any], Any], own: dict[int, Tensor]) -> Any:
@@ -129,17 +129,17 @@ class ByRow(Tensor):
 
     def reaches(self, sizes: list[int]) -> bool:
         """Whether what is expanded, or repeated, to these sizes has the rows of the batch."""
-        dim = self.layer.batch_dim or 0
+        dim = self.layer.row_dim or 0
         return len(sizes) > dim and sizes[dim] == self.own.shape[0]
 
     def expanded(self, sizes: list[int]) -> Tensor:
         """To these sizes; the dimension of the rows has its size already."""
-        dim = self.layer.batch_dim or 0
+        dim = self.layer.row_dim or 0
         return self.among(len(sizes), dim).expand(*sizes[:dim], -1, *sizes[dim + 1 :])
 
     def repeated(self, sizes: list[int]) -> Tensor:
         """As often as these sizes say; one row after the other, each with its own."""
-        dim = self.layer.batch_dim or 0
+        dim = self.layer.row_dim or 0
         return self.in_turn(len(sizes), dim).repeat(*sizes[:dim], 1, *sizes[dim + 1 :])
 
     def among(self, ndim: int, dim: int) -> Tensor:

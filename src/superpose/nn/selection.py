@@ -66,13 +66,13 @@ class Selected(NamedTuple):
 class Selection(NamedTuple):
     """What every layer uses. All of it is tensors, so it is data to `torch.compile` and `vmap`."""
 
-    row: Tensor | None  # (B,), as in Tasks; () where it is mapped over
+    row: Tensor | None  # (B,), or (1, T) if the tokens are the rows; () where it is mapped over
     layers: dict[str, Selected]
 
     @property
     def rows(self) -> int | None:
         """How many rows have a task of their own; None when the batch has one task."""
-        return None if self.row is None or self.row.ndim == 0 else self.row.shape[0]
+        return None if self.row is None or self.row.ndim == 0 else self.row.shape[-1]
 
 
 class _Active(threading.local):
@@ -86,6 +86,12 @@ active = _Active()
 A thread-local, not a ContextVar, because the compiler traces the former; a forward pass never
 awaits, so asynchronous tasks cannot see each other's.
 """
+
+
+def rows_are_tokens() -> bool:
+    """Whether the rows that have a task of their own are the tokens of a single row, (1, T, …)."""
+    row = None if active.selection is None else active.selection.row
+    return row is not None and row.ndim == 2
 
 
 class Again(AbstractContextManager[None]):
