@@ -35,7 +35,7 @@ class CustomLayer(Layer):
         given, structure = tree_flatten((inputs, options))
         tensors = {i: x for i, x in enumerate(given) if isinstance(x, Tensor)}
         dims = {
-            i: self.rows_at(x, rows, features=int(x.is_floating_point()))
+            i: self.rows_at(x, rows, features=int(x.is_floating_point()))  # ids have none
             for i, x in tensors.items()
             if not self.common(x, rows)
         }
