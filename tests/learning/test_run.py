@@ -189,6 +189,18 @@ def test_icifar_has_the_papers_network(method):
         assert len(found.model.private_parameters(0)) in (1, 2)
 
 
+@pytest.mark.parametrize("method", ["binary", "multihead"])
+@pytest.mark.parametrize("stem", ["shared", "superposed", "private"])
+def test_the_stem_of_icifar_is_kept_as_it_is_said(method, stem):
+    model = outcome("icifar", method=method, stem=stem, tasks=2, steps=2).model
+    own = [tensor.shape for tensor in model.private_parameters(0)]
+    stems = [model.stem.weight.shape] if stem == "private" else []
+    heads = [tensor.shape for tensor in model.head.parameters(recurse=False)]
+    assert own == stems + (heads if method == "multihead" else [])
+    assert ("stem.weight" in model.summary().superposed) == (stem == "superposed")
+    assert ("stem.weight" in model.summary().shared) == (stem == "shared")
+
+
 @pytest.mark.parametrize("width", [4, 8, 16])
 def test_the_gradients_of_a_narrow_resnet_are_right(width):
     """Channels last they are not, or it crashes, where a convolution has less than 16 channels."""
@@ -211,6 +223,11 @@ def test_the_gradients_of_a_narrow_resnet_are_right(width):
     [
         ("permuting-mnist", {"method": "fast"}, "tasks of permuting-mnist do not come again"),
         ("icifar", {"method": "fast-localmix"}, "tasks of icifar do not come again"),
+        (
+            "icifar",
+            {"method": "standard", "stem": "private"},
+            "not told the task, so no layer of it",
+        ),
         ("rotating-mnist", {"method": "si"}, "si holds what earlier tasks learned, and rotating"),
         ("rotating-mnist", {"method": "binary+ewc"}, "ewc holds what earlier tasks learned"),
         ("permuting-mnist", {"method": "binary+"}, "unknown method 'binary\\+'"),

@@ -49,8 +49,8 @@ def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> O
         settings.method,
         strength=settings.strength,
         private="none",
-        skip=experiment.skip,
         learnable=settings.learnable,
+        **experiment.layers(settings),
     )
     stream = experiment.stream(settings)
     with torch.random.fork_rng():

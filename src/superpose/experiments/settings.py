@@ -39,6 +39,9 @@ class Settings:
     """Hidden layers (MNIST, Fashion-MNIST)."""
     width: int = 64
     """Width of the ResNet-18 (iCIFAR)."""
+    stem: Literal["shared", "superposed", "private"] = "shared"
+    """Whether the first convolution of the ResNet-18 is the same for all tasks, as in the paper, in
+    superposition like the others, or one for each task (iCIFAR)."""
     tasks: Annotated[int | None, arg(metavar="INT")] = None
     """How many tasks."""
     steps: Annotated[int | None, arg(metavar="INT")] = None
@@ -89,6 +92,12 @@ class Complete(Settings):
     evaluate_every: int
 
 
+STEM: dict[str, dict[str, Any]] = {
+    "shared": {"skip": ["stem"]},
+    "superposed": {},
+    "private": {"private_layers": ["stem"]},
+}
+
 COUNTS = (
     "units",
     "hidden",
@@ -114,7 +123,7 @@ class Experiment:
     evaluate_every: int
     stream: Callable[[Complete], Stream]
     network: Callable[[Complete, Stream], nn.Module]
-    skip: tuple[str, ...] = ()
+    has_stem: bool = False
 
     def complete(self, given: Settings) -> Complete:
         """Fill in what was left out."""
@@ -123,6 +132,10 @@ class Experiment:
         complete = Complete(**found | {name: getattr(self, name) for name in left_out})
         at_least_one(**{name: getattr(complete, name) for name in COUNTS})
         return complete
+
+    def layers(self, settings: Complete) -> dict[str, Any]:
+        """What `superpose` is told of single layers of the network."""
+        return STEM[settings.stem] if self.has_stem else {}
 
 
 def spelled(words: list[str], given: dict[str, Any], plain: dict[str, Any]) -> str:
@@ -247,5 +260,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "permuting-mnist": Experiment("mnist", 50, 1000, 1e-4, 500, permuting, mlp),
     "rotating-mnist": Experiment("mnist", 1, 50_000, 1e-4, 100, rotating, mlp),
     "rotating-fashion": Experiment("fashion-mnist", 1, 50_000, 1e-4, 100, rotating, mlp),
-    "icifar": Experiment("cifar100", 5, 20_000, 1e-3, 5000, incremental, resnet, ("stem",)),
+    "icifar": Experiment("cifar100", 5, 20_000, 1e-3, 5000, incremental, resnet, has_stem=True),
 }

@@ -17,7 +17,7 @@ from superpose.cost import size
 from superpose.errors import SuperposeError
 from superpose.learning.penalties import EWC, SI, OnlineEWC, Penalty
 from superpose.learning.projection import Projection
-from superpose.model import Superposed, superpose, unsuperpose
+from superpose.model import Superposed, several, superpose, unsuperpose
 
 PENALTIES: dict[str, Callable[..., Penalty]] = {
     "ewc": EWC,
@@ -91,6 +91,11 @@ def method(
         raise SuperposeError(f"{name}: separate networks share nothing that {held} could hold")
     if strength is not None and not held:
         raise SuperposeError(f"{name} has no penalty, so it takes no strength: add +ewc or +si")
+    if network == "standard" and options.get("private_layers"):
+        raise SuperposeError(
+            f"{name} is one network that is not told the task, so no layer of it can be private: "
+            "use a family, or identity for a network without contexts"
+        )
     given = {} if strength is None else {"strength": strength}
     penalty = PENALTIES[held](**given) if held else Penalty()
     if network in ("standard", "separate"):
@@ -103,8 +108,12 @@ def method(
     if network == "multihead":
 
         def multihead(net: nn.Module, count: int, seed: int) -> nn.Module:
-            heads = [head or _last_linear(net)]
-            own = {"private": "shared", **options, "private_layers": heads}
+            layers = several("private_layers", options.get("private_layers", ()))
+            own = {
+                "private": "shared",
+                **options,
+                "private_layers": [*layers, head or _last_linear(net)],
+            }
             return superpose(net, "identity", count, seed=seed, **own)
 
         return Method(name, multihead, "task", penalty)

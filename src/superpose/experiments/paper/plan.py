@@ -61,6 +61,7 @@ ICIFAR_CHANGES: dict[str, dict[str, Any]] = {
     "binary, as in the paper": {},
     "half as wide": {"width": 8},
     "twice as wide": {"width": 32},
+    "a stem for each task": {"stem": "private"},
     "a third of the learning rate": {"lr": 3e-4},
     "cosine schedule": {"schedule": "cosine"},
     "hadamard": {"method": "hadamard"},
