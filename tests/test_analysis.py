@@ -185,6 +185,7 @@ def test_the_spectrum_tells_the_rank():
         ({"tasks": 2, "inputs": torch.ones(4, 7)}, "fails on the inputs that it was given: mat1"),
         ({"tasks": 2, "family": "best"}, "unknown family"),
         ({"tasks": 2, "family": "identity"}, "'identity' cannot tell models apart"),
+        ({"tasks": 2, "family": "complex"}, "'complex' cannot be packed: plan for 'phase'"),
     ],
 )
 def test_plans_that_make_no_sense(options, message):
@@ -215,6 +216,17 @@ def test_only_contexts_that_turn_something_are_predicted():
     found = sp.crosstalk(sp.pack(models, "identity", calibration=x), models, x)
     assert all(layer.predicted is None for layer in found.layers)
     assert found.layers[0].measured > 0.1
+
+
+def test_composed_contexts_are_measured_and_modes_stay_as_they_were():
+    models, x = nets(two_layers, "ab"), inputs("ab", points=60)
+    composed = sp.contexts.Hadamard() * sp.contexts.Binary()
+    packed = sp.pack(models, composed, method="sum").train()
+    packed[0].eval()
+    found = sp.crosstalk(packed, models, x)
+    assert all(layer.predicted is None for layer in found.layers)
+    assert found.layers[0].measured > 0.1
+    assert (packed.training, packed[0].training, packed[2].training) == (True, False, True)
 
 
 class Crossing(nn.Module):

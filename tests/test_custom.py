@@ -243,6 +243,33 @@ def test_statistics_that_are_set_anew_are_the_tasks_own():
         model(x, task=[0, 1, 2, 2, 1])
 
 
+class Remembering(nn.Linear):
+    """Sets attributes and a constant anew whenever it runs."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.register_buffer("scale", torch.ones(()))
+        self.calls = 0
+
+    def forward(self, x):
+        self.scale = 0.5 * self.scale + x.abs().mean()
+        self.calls += 1
+        self.last = F.linear(x / self.scale, self.weight, self.bias)
+        return self.last
+
+
+def test_what_a_forward_sets_stays_set():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(Remembering(7, 6)), torch.randn(5, 7)
+    model = sp.superpose(net, "identity", tasks=3)
+    for task in range(3):
+        assert torch.equal(model(x, task=task), net(x))
+    assert model[0].calls == net[0].calls == 3
+    assert torch.equal(model[0].scale, net[0].scale)
+    assert torch.equal(model[0].last, net[0].last)
+    assert model.state_dict().keys() > net.state_dict().keys()
+
+
 def test_vectors_of_other_modules_are_private_and_their_matrices_are_bound():
     class Table(nn.Module):
         def __init__(self):
@@ -258,19 +285,17 @@ def test_vectors_of_other_modules_are_private_and_their_matrices_are_bound():
             super().__init__()
             self.layer = nn.Linear(6, 6)
             self.scales = nn.ParameterList([nn.Parameter(torch.ones(6))])
-            self.clashing = RootMeanSquare(6)
-            self.clashing.slot = "somewhere"
             self.table = Table()
             self.norm = RootMeanSquare(6)
 
         def forward(self, x):
-            return self.norm(self.table(self.clashing(self.layer(x) * self.scales[0])))
+            return self.norm(self.table(self.layer(x) * self.scales[0]))
 
     net = Held()
     summary = sp.superpose(net, tasks=2).summary()
     assert summary.superposed == ["layer.weight", "table.rows"]
     assert summary.private == ["layer.bias", "scales.0", "table.scale", "norm.weight"]
-    assert summary.shared == ["clashing.weight"]
+    assert summary.shared == []
     for private in ("shared", "none"):
         assert "norm.weight" in sp.superpose(net, tasks=2, private=private).summary().shared
     whole = sp.superpose(net, tasks=4, private_layers=["table"])
@@ -279,8 +304,6 @@ def test_vectors_of_other_modules_are_private_and_their_matrices_are_bound():
     x = torch.randn(5, 6)
     randomise_private(whole)
     torch.testing.assert_close(whole(x, task=TASKS), rows_one_by_one(whole, TASKS, x))
-    with pytest.raises(sp.SuperposeError, match="'clashing' already has 'slot'"):
-        sp.superpose(net, private_layers=["clashing"])
 
 
 def test_what_looks_up_and_what_reads_its_weights_elsewhere_is_left_alone():
@@ -354,6 +377,21 @@ def test_other_methods_of_a_private_module_have_the_tasks_tensors():
     torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
     model(x, task=1).sum().backward()
     assert model.norm.private.weight.of(1).grad.abs().max() > 0
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+
+
+def test_a_private_tensor_may_have_any_name():
+    class Memory(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.keys = nn.Linear(6, 6), nn.Parameter(torch.zeros(6))
+            self.values = nn.Parameter(torch.ones(6))
+
+        def forward(self, x):
+            return self.layer(x + self.keys) * self.values
+
+    model, x = randomise_private(sp.superpose(Memory(), tasks=4)), torch.randn(5, 6)
+    assert "private.keys.2" in model.state_dict()
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
 
 

@@ -106,6 +106,19 @@ def test_tasks_keep_their_numbers():
         program(x, task="a")
 
 
+def test_whole_numbers_that_name_tasks_are_names():
+    model = sp.superpose(mlp(), tasks=[1, 2, "three", 5])
+    x = torch.randn(3, 12)
+    program = sp.exportable(model)
+    for task in (1, 2, 5):
+        assert_same(program(x, task=torch.tensor(task)), model(x, task=task))
+    rows = torch.tensor([5, 1, 2])
+    assert_same(program(x, task=rows), model(x, task=rows))
+    for unknown in (0, 4):
+        with pytest.raises(IndexError, match="out of range"):
+            program(x, task=torch.tensor(unknown))
+
+
 def test_a_program_has_each_number_once():
     model = superposed(Words, private_layers=["words"])
     x = torch.randint(9, (5, 2))

@@ -219,7 +219,8 @@ def test_names_that_cannot_be_private():
     with pytest.raises(sp.SuperposeError, match=r"skip: there is no layer '0\.token'"):
         sp.superpose(net, skip=["0.token"])
     net[0].slot = "a name that superposed layers need"
-    assert "0.token" in sp.superpose(net).summary().shared
+    with pytest.warns(UserWarning, match="'0' already has 'slot'.* its own tensors stay shared"):
+        assert "0.token" in sp.superpose(net).summary().shared
     for name in ("0", "0.token"):
         with pytest.raises(sp.SuperposeError, match="'0' already has 'slot'"):
             sp.superpose(nn.Sequential(net, nn.Linear(2, 2))[0], private_layers=[name])
@@ -250,6 +251,7 @@ def test_uses_that_do_not_tell_the_rows_apart_are_errors(use):
         lambda own, x: torch.where(own > 0, 1.0, own) - x,
         lambda own, x: x + F.linear(own, torch.ones(4, 4).triu()),
         lambda own, x: x * own.view(2, 2).flip(0).flatten(),
+        lambda own, x: x + (own * nn.Parameter(torch.ones(5, 4).tril())).sum(0),
         lambda own, x: torch.cat((x, torch.stack((own, own)).mean(0).repeat(len(x), 1)), 1),
         lambda own, x: F.scaled_dot_product_attention(
             *[x.view(-1, 1, 2, 2)] * 3, attn_mask=own.view(1, 1, 2, 2)

@@ -190,6 +190,9 @@ def test_onepower_turns_sums_of_tasks_into_products():
     torch.testing.assert_close(
         family.context(Key(0, "layer", 1), 32).__pow__(7).bind(x), both.bind(x)
     )
+    far = 10**12
+    a, b, both = (family.context(Key(0, "layer", task), 32) for task in (far, 3, far + 3))
+    torch.testing.assert_close((a * b).bind(x), both.bind(x))
 
 
 @pytest.mark.parametrize("family", [contexts.Complex(), contexts.Phase()])

@@ -187,12 +187,15 @@ def test_numbers_that_name_tasks_are_names():
             assert torch.equal(model(x), plain(x, task=number))
     with pytest.raises(sp.SuperposeError, match="unknown task 0"):
         model(x, task=0)
+    assert model.add_task() == 3
+    assert sp.superpose(mlp(), tasks=[7, 1]).add_task() == 8
 
 
 def test_tasks_may_be_numpys_numbers():
     model = sp.superpose(mlp(), tasks=3)
     x = torch.randn(2, 12)
-    assert torch.equal(model(x, task=np.int64(2)), model(x, task=2))
+    for number in (np.int64(2), np.array(2)):
+        assert torch.equal(model(x, task=number), model(x, task=2))
     for rows in (np.array([0, 2]), [np.int64(0), np.int64(2)]):
         assert torch.equal(model(x, task=rows), model(x, task=[0, 2]))
 
@@ -415,6 +418,8 @@ def test_a_frozen_parameter_is_frozen_for_each_task():
         ({"seed": 1.5}, "seed=1.5: give a whole number"),
         ({"tasks": ["a", "a"]}, "two tasks cannot both be called 'a'"),
         ({"tasks": ["a", ""]}, "'' cannot name a task"),
+        ({"tasks": ["a", -1]}, "-1 cannot name a task"),
+        ({"tasks": 2.0}, "tasks=2.0: give names"),
         ({"private": "mine"}, "private='mine': use one of per-task, shared, none"),
         ({"conv": "pixel"}, "conv='pixel': use one of kernel, channel"),
         ({"skip": ["layers.9"]}, "skip: there is no layer 'layers.9'; there are 'layers'"),
@@ -445,6 +450,9 @@ def test_models_that_cannot_be_converted_say_why():
         sp.superpose(nn.ReLU())
     with pytest.raises(sp.SuperposeError, match="superposed already"):
         sp.superpose(sp.superpose(mlp()))
+    for options in ({}, {"skip": ["0"]}):
+        with pytest.raises(sp.SuperposeError, match="'0' is superposed already, with tasks of its"):
+            sp.superpose(nn.Sequential(sp.superpose(mlp()), nn.Linear(5, 2)), **options)
     with pytest.raises(sp.SuperposeError, match="is not superposed"):
         sp.unsuperpose(mlp())
     with pytest.raises(sp.SuperposeError, match="'0' is lazy"):
@@ -633,6 +641,24 @@ def test_autocast_to_bfloat16(family):
     assert half(x.bfloat16(), task=1).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("norm", [nn.Identity, nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm])
+def test_autocast_gives_rows_of_many_tasks_the_type_that_one_has(norm):
+    layer = norm(2, 4) if norm is nn.GroupNorm else norm(4)
+    model = sp.superpose(nn.Sequential(nn.Conv2d(3, 4, 3), layer), tasks=3).eval()
+    x = torch.randn(2, 3, 5, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(x, task=[0, 1]).dtype == model(x, task=1).dtype
+
+
+def test_another_default_device(tmp_path):
+    with torch.device("meta"):
+        model = sp.superpose(nn.Linear(4, 4, device="cpu"), "hadamard", tasks=2)
+        sp.save(model, tmp_path / "model.safetensors")
+        planned = sp.plan(nn.Linear(4, 4, device="cpu"), tasks=2, rank=2)
+    assert model(torch.ones(2, 4, device="cpu"), task=1).device.type == "cpu"
+    assert planned.noise == pytest.approx(0, abs=1e-6)
+
+
 def test_copies_pickles_and_replicas():
     model = randomise_private(sp.superpose(mlp(), "phase", tasks=["a", "b"]))
     x = torch.randn(3, 12)
@@ -774,3 +800,5 @@ def test_cost_counts_what_is_really_stored():
     assert cost.stored_bytes == 4 * cost.stored
     assert cost.as_dict()["separate"] == 50 * cost.plain
     assert "50 separate models" in str(cost)
+    with torch.device("meta"):
+        assert sp.superpose(mlp(), tasks=50).cost() == cost

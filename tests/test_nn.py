@@ -243,6 +243,9 @@ def test_rows_that_cannot_be_told_apart_raise():
     for shape in ((6, 3, 4, 4), (3, 3, 2, 4, 4), (3, 4, 4)):
         with pytest.raises(sp.SuperposeError, match="not a batch of 3 rows"):
             sp.superpose(nn.Conv2d(3, 2, 1))(torch.randn(*shape), task=tasks)
+    alone = torch.randn(3, 6)
+    with pytest.raises(sp.SuperposeError, match=r"\(3, 6\), which has no dimension for rows"):
+        sp.superpose(nn.MultiheadAttention(6, 2))(alone, alone, alone, task=tasks)
     net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
     with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
         sp.superpose(net)(torch.randn(3, 6), task=tasks)
@@ -654,6 +657,23 @@ def test_a_subclass_that_has_a_name_of_ours_is_an_error(taken):
     assert sp.superpose(nn.Sequential(*net, nn.Conv2d(4, 3, 1)), skip=["0"])[0] is not net[0]
 
 
+def test_a_module_that_has_a_name_of_ours_is_told_to_be_shared():
+    class Relational(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bases = nn.Parameter(torch.randn(4, 4))
+
+        def forward(self, x):
+            return x @ self.bases
+
+    net = nn.Sequential(nn.Linear(4, 4), Relational())
+    with pytest.warns(UserWarning, match="Relational '1' already has 'bases'.* stay shared"):
+        assert sp.superpose(net).summary().shared == ["1.bases"]
+    with pytest.raises(sp.SuperposeError, match="Relational '1' already has 'bases'"):
+        sp.superpose(net, private_layers=["1"])
+    assert sp.superpose(net, skip=["1"]).summary().shared == ["1.bases"]
+
+
 class ByName(nn.Module):
     """Calls a layer with the names of its arguments."""
 
@@ -830,6 +850,8 @@ def test_complex_batch_norm_whitens():
     torch.testing.assert_close(norm.running_mean, mean.to(torch.complex64))
     torch.testing.assert_close(norm.running_covariance, covariance.float(), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(norm.eval()(z), norm.train()(z), rtol=1e-3, atol=1e-3)
+    line = 100 * torch.complex(real, 2 * real).to(torch.complex64)  # has no second direction
+    assert norm(line).isfinite().all()
 
 
 def test_the_papers_resnet():

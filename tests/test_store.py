@@ -560,6 +560,19 @@ def test_a_layer_that_gives_only_zeros_is_packed(bias):
     assert packed(x["b"], task="b").abs().max() < 0.01 * models["a"](x["a"]).abs().max()
 
 
+def tied():
+    net = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12))
+    net[2].weight = net[0].weight
+    return net
+
+
+def test_one_of_two_tied_layers_can_be_private():
+    models, x = {"a": tied(), "b": tied()}, inputs("ab", 4, (12,))
+    packed = sp.pack(models, calibration=x, private_layers=["2"])
+    for name, net in models.items():
+        torch.testing.assert_close(packed(x[name], task=name), net(x[name]), rtol=1e-3, atol=1e-3)
+
+
 def spoiled(value):
     net = mlp()
     net.layers[1].weight.data[0, 0] = value
@@ -584,6 +597,8 @@ def spoiled(value):
         ({"a": mlp()}, {"method": "average"}, "method='average': use one of solve, sum, delta"),
         ({"a": mlp()}, {"family": "complex"}, "'complex' makes networks complex-valued.*'phase'"),
         ({"a": mlp()}, {"family": "best"}, "unknown family 'best'"),
+        ({"a": mlp()}, {"family": sp.contexts.Binary(learnable=True)}, "leave learnable out"),
+        ({"a": tied()}, {}, r"0.weight and 2.weight are one tensor, .* name '2' in private_layers"),
         ({"a": mlp()}, {"skip": "layers"}, "skip='layers': give several names"),
         ({"a": mlp()}, {"calibration": {}}, "no calibration inputs for 'a'"),
         ({"a": mlp()}, {"calibration": {"a": 3}}, "calibration of 'a' is no tensor"),

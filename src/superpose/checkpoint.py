@@ -143,7 +143,7 @@ def context_digest(model: Superposed) -> str:
         if layer.pairing is not None:
             digest.update(layer.slot(first).path.encode() + b"\0")
         for bound in layer.contexts.values():
-            probe = torch.linspace(1, 2, bound.dim, dtype=torch.float64)
+            probe = torch.linspace(1, 2, bound.dim, dtype=torch.float64, device="cpu")
             context = bound.family.context(bound.keys(first)[0], bound.dim)
             probed = context.bind(probe)[:PROBE]
             real = torch.view_as_real(probed) if probed.is_complex() else probed

@@ -153,6 +153,7 @@ class Size(NamedTuple):
 
 def size(modules: Iterable[nn.Module]) -> Size:
     """The size of what modules keep in their state, tensors that they share counted once."""
-    tensors = {t.data_ptr(): t for module in modules for t in module.state_dict().values()}
-    numbers = sum(t.numel() * (2 if t.is_complex() else 1) for t in tensors.values())
-    return Size(numbers, sum(t.nbytes for t in tensors.values()))
+    kept = (t for module in modules for t in module.state_dict(keep_vars=True).values())
+    tensors = {id(t): t for t in kept if isinstance(t, Tensor)}.values()
+    numbers = sum(t.numel() * (2 if t.is_complex() else 1) for t in tensors)
+    return Size(numbers, sum(t.nbytes for t in tensors))

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, layers
+from superpose.nn.private import Private
 from superpose.nn.selection import Selection
 
 UNKNOWN = -1
@@ -22,7 +23,8 @@ class Exportable(nn.Module):
     """The network of a superposed model, whose task is a tensor like any other input.
 
     `tables` has the contexts and private tensors of all tasks, (tasks, …), and `places` where those
-    of a task's number are. The stored weights are the model's own.
+    of a task are: by its name if that is a whole number, as for the model, else by its number. The
+    stored weights are the model's own.
     """
 
     places: Tensor
@@ -31,9 +33,10 @@ class Exportable(nn.Module):
 
     def __init__(self, model: Superposed) -> None:
         super().__init__()
-        numbers = torch.tensor(list(model.superposition.names.values()))
-        places = torch.full((int(numbers.max()) + 1,), UNKNOWN)
-        places[numbers] = torch.arange(len(numbers))
+        names = list(model.superposition.names.items())
+        found = {n: place for place, (name, n) in enumerate(names) if isinstance(name, str)}
+        found |= {name: place for place, (name, _) in enumerate(names) if isinstance(name, int)}
+        places = torch.tensor([found.get(task, UNKNOWN) for task in range(max(found) + 1)])
         self.register_buffer("places", places.to(next(model.parameters()).device))
         tables, self.structure = tree_flatten(model.selection(model.tasks).layers)
         self.tables = nn.ParameterList(nn.Parameter(t.detach().clone(), False) for t in tables)
@@ -100,5 +103,5 @@ def _without_private_tensors(model: Superposed) -> Superposed:
             for kept in (layer._parameters, layer._buffers):
                 if name in kept:  # as an attribute it is no part of a program
                     vars(layer)[name] = kept.pop(name)
-        layer.private = nn.ModuleDict()
+        layer.private = Private()
     return bare

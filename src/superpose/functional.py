@@ -130,9 +130,9 @@ def _once(function: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
 @_once
 def _walsh_hadamard_matrix(size: int) -> Tensor:
     if size == 1:
-        return torch.ones(1, 1, dtype=torch.float64)
+        return torch.ones(1, 1, dtype=torch.float64, device="cpu")
     half = _walsh_hadamard_matrix(size // 2)
-    signs = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    signs = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64, device="cpu")
     return torch.kron(signs, half) * 0.5**0.5
 
 
@@ -149,7 +149,7 @@ def _hartley(x: Tensor) -> Tensor:
 
 @_once
 def _hartley_matrix(size: int) -> Tensor:
-    index = torch.arange(size, dtype=torch.float64)
+    index = torch.arange(size, dtype=torch.float64, device="cpu")
     angle = 2 * torch.pi / size * (torch.outer(index, index) % size)
     return (angle.cos() + angle.sin()) / size**0.5
 
@@ -173,7 +173,8 @@ def complex_batch_norm(
         return tensor.view(-1, x.shape[1], *[1] * (x.ndim - 2))
 
     rr, ii, ri = (channels(entry) for entry in covariance.unbind(-1))
-    s = (rr * ii - ri * ri).sqrt()
+    both = rr * ii
+    s = (both - ri * ri).clamp_min(torch.finfo(both.dtype).eps * both).sqrt()  # may cancel to < 0
     scale = 1 / (s * (rr + ii + 2 * s).sqrt())  # V^(−1/2) = scale · [[ii + s, −ri], [−ri, rr + s]]
     centred = x - channels(mean)
     real, imag = centred.real, centred.imag

@@ -55,7 +55,7 @@ class Superposition:
 
     def ids(self, task: Any) -> Ids:
         """The numbers of a task, of one task per row (rows,) or per token (1, tokens), checked."""
-        if isinstance(task, Tensor):
+        if isinstance(task, (Tensor, np.ndarray)):
             task = task.tolist()
         if isinstance(task, (str, *WHOLE)):
             return self._id(task)
@@ -122,7 +122,8 @@ class Superposed(nn.Module):
         An optimiser made before does not know them: give it `private_parameters(name)`.
         """
         names = self.superposition.names
-        number = max(self.superposition.spent, *(n + 1 for n in names.values()), 0)
+        taken = (*names.values(), *(known for known in names if isinstance(known, int)))
+        number = max(self.superposition.spent, *(one + 1 for one in taken))
         label: Name = number if name is None else name
         check_names([*names, label])
         names[label] = number
@@ -274,6 +275,12 @@ def build(
     """What `superpose` does, from the values that a checkpoint keeps."""
     if isinstance(net, Superposed):
         raise SuperposeError("the model is superposed already: add_task() adds tasks to it")
+    for name, module in net.named_modules():
+        if isinstance(module, Superposed):
+            raise SuperposeError(
+                f"{name!r} is superposed already, with tasks of its own: superpose the whole "
+                "network at once, or unsuperpose() that part first"
+            )
     if not isinstance(seed, WHOLE):
         raise SuperposeError(f"seed={seed!r}: give a whole number")
     seed = int(seed)
@@ -394,6 +401,8 @@ def several(option: str, names: Iterable[str]) -> tuple[str, ...]:
     """The names that an option was given; one text is not several."""
     if isinstance(names, str):
         raise SuperposeError(f"{option}={names!r}: give several names, as in [{names!r}]")
+    if not isinstance(names, Iterable):
+        raise SuperposeError(f"{option}={names!r}: give names, as in ['cats', 'dogs']")
     return tuple(names)
 
 
@@ -402,7 +411,9 @@ def check_names(names: Sequence[Name]) -> None:
     if not names:
         raise SuperposeError("tasks is empty: give a number of tasks, or their names")
     for name in names:
-        if isinstance(name, bool) or not isinstance(name, (int, str)) or name == "":
+        text = isinstance(name, str) and name != ""
+        number = isinstance(name, int) and not isinstance(name, bool) and name >= 0
+        if not text and not number:
             raise SuperposeError(f"{name!r} cannot name a task: use a text that is not empty")
     for name, count in Counter(names).items():
         if count > 1:

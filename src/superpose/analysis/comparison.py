@@ -18,11 +18,20 @@ from superpose.analysis.summed import (
     sampled_rows,
 )
 from superpose.contexts import Identity
+from superpose.contexts.base import Composition
 from superpose.errors import SuperposeError
 from superpose.model import Superposed
 from superpose.nn.layer import Layer
 from superpose.store.distil import logits
-from superpose.store.inputs import Rows, Weight, in_order, quiet_run, reaching, weights_of
+from superpose.store.inputs import (
+    Rows,
+    Weight,
+    evaluating,
+    in_order,
+    quiet_run,
+    reaching,
+    weights_of,
+)
 from superpose.store.packed import Packed
 from superpose.store.solve import Moments, bias_name, observe, read_out, scale
 from superpose.store.sources import Source, Sources
@@ -71,8 +80,8 @@ def crosstalk(
 
     Where the weights are a sum, a layer is measured on the inputs that it had in the model alone,
     and predicted by Proposition 2; where they were solved, on those it has now, and predicted by
-    the theory above. A model that was trained has no prediction, nor has one that was solved with
-    contexts that turn nothing.
+    what the inputs of the tasks fill of it. A model that was trained has no prediction, nor has a
+    sum with composed contexts, nor one that was solved with contexts that turn nothing.
     """
     names = packed.superposition.names
     for task in names:
@@ -83,17 +92,17 @@ def crosstalk(
     first = next(iter(names))
     method = packed.method if isinstance(packed, Packed) else None
     family = packed.superposition.family
-    predictable = method in ("sum", "delta") or (method and not isinstance(family, Identity))
+    summed = method in ("sum", "delta")
+    unpredictable = Composition if summed else Identity
+    predictable = method is not None and not isinstance(family, unpredictable)
     rows = {task: Rows.of(task, inputs[task]) for task in names}
-    was_training = packed.training
-    packed.eval()
-    with quiet_run():
+    with quiet_run(), evaluating(packed):
         ordered = in_order(sources.open(first), weights, rows[first][:2])
         found = []
         for place, (weight, calls) in enumerate(ordered):
             done = [w for w, _ in ordered[:place]]
-            if method in ("sum", "delta"):
-                one = _summed(packed, weight, calls, sources, rows)
+            if summed:
+                one = _summed(packed, weight, calls, sources, rows, predictable)
             else:
                 one = _solved(packed, weight, calls, done, sources, rows, batch_size)
             found.append(LayerCrosstalk(weight.plain, one[0], one[1] if predictable else None))
@@ -102,7 +111,6 @@ def crosstalk(
             now, alone = _outputs(packed, sources.open(task), task, rows[task], batch_size)
             noise[task] = float((now - alone).square().sum() / alone.square().sum())
             agreement[task] = float((now.argmax(-1) == alone.argmax(-1)).double().mean())
-    packed.train(was_training)
     return Crosstalk(found, noise, agreement)
 
 
@@ -172,7 +180,12 @@ def _without(moments: Moments, bias: Tensor) -> Moments:
 
 
 def _summed(
-    packed: Superposed, weight: Weight, calls: int, sources: Sources, rows: dict[Any, Rows]
+    packed: Superposed,
+    weight: Weight,
+    calls: int,
+    sources: Sources,
+    rows: dict[Any, Rows],
+    predictable: bool,
 ) -> tuple[float, float]:
     """The same on the inputs that the layer had in the model alone."""
     names = packed.superposition.names
@@ -197,7 +210,7 @@ def _summed(
             error += float((x @ noisy[:, some].mT).square().sum())
             energy += float((x @ alone[:, some].mT).square().sum())
             others = [stored[other, slot][:, some] for other in names if other != task]
-            expected += expected_energy(weight, others, x)
+            expected += expected_energy(weight, others, x) if predictable else 0.0
         if energy:
             measured += error / energy
             predicted += expected / energy

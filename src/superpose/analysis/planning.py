@@ -130,6 +130,8 @@ def plan(
         raise SuperposeError(f"noise={noise}: the share of noise wanted is between 0 and 1")
     chosen = contexts.family(family)
     name = family if isinstance(family, str) else type(family).__name__
+    if chosen.complex_valued:
+        raise SuperposeError(f"the family {name!r} cannot be packed: plan for 'phase' instead")
     if method == "solve" and isinstance(chosen, Identity):
         raise SuperposeError("the family 'identity' cannot tell models apart: plan for another")
     model = superpose(net, chosen, tasks=1, private_layers=private_layers, skip=skip)
@@ -194,12 +196,14 @@ def _supposed(matrix: Tensor, rank: int | None) -> tuple[list[Spectrum], list[Pa
     """Inputs that fill `rank` directions of a layer's evenly, or all of them."""
     groups, _, size = matrix.shape
     filled = min(rank or size, size)
-    values = torch.zeros(size, dtype=torch.float64)
+    values = matrix.new_zeros(size)
     values[size - filled :] = 1.0
     spectrum = Spectrum(values, values / filled / groups, 1 / groups)
     generator = torch.Generator().manual_seed(0)
-    directions = torch.linalg.qr(torch.randn(size, filled, generator=generator).double()).Q
-    x = torch.randn(SAMPLED, filled, generator=generator).double() @ directions.T
+    sizes = ((size, filled), (SAMPLED, filled))
+    drawn = [torch.randn(s, generator=generator, device=generator.device) for s in sizes]
+    directions, x = (numbers.to(matrix) for numbers in drawn)
+    x = x @ torch.linalg.qr(directions).Q.T
     return [spectrum] * groups, [Part(slice(None), x.expand(groups, -1, -1))]
 
 

@@ -196,7 +196,7 @@ class Family(ABC):
     def complex_valued(self) -> bool:
         """Whether binding a real vector gives a complex one."""
         derived = replace(self, learnable=False) if isinstance(self, Drawn) else self  # any size
-        return derived.context(Key(0, "", 1), 2).bind(torch.zeros(2)).is_complex()
+        return derived.context(Key(0, "", 1), 2).bind(torch.zeros(2, device="cpu")).is_complex()
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from superpose import functional, keys
 from superpose.contexts.base import Context, Drawn, Phased, register
 from superpose.keys import Key
+
+TURN = 2**32  # in the steps that phases are drawn in
 
 
 @register
@@ -51,5 +54,6 @@ class OnePower(_Diagonal):
 
     def draw(self, key: Key, dim: int) -> Tensor:
         """k times the phases of the layer's one context, modulo a turn, without rounding."""
-        one = keys.phases(Key(key.seed, key.layer, 1), dim)
-        return torch.from_numpy((key.task * one + 0.5) % 1.0 - 0.5)
+        one = keys.phases(Key(key.seed, key.layer, 1), dim) * TURN
+        turned = one.astype(np.int64) * (key.task % TURN)  # what int64 cannot hold is whole turns
+        return torch.from_numpy(((turned + TURN // 2) % TURN - TURN // 2) / TURN)

@@ -85,7 +85,7 @@ class Table:
         """The context of a task."""
         single = self.singles.get(task)
         if single is None:
-            with self.cache.lock:
+            with self.cache.lock, torch._C._DisableFuncTorch():
                 slot, stacked = self._slots([task])[0], self._stacked()
                 single = self.singles[task] = stacked.map(lambda tensor: tensor[slot])
         return single

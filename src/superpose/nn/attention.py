@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose.contexts import Family
+from superpose.errors import SuperposeError
 from superpose.nn.layer import MatrixLayout, derived
 from superpose.nn.linear import Linear
 from superpose.nn.selection import Selected, TaskIds
@@ -65,6 +66,11 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
         if batched and self.batch_first == (rows is None):  # torch: time first; by row: rows first
             query, key, value = _transposed([query, key, value])
         if rows is not None:
+            if not batched:
+                raise SuperposeError(
+                    f"layer {self.path!r} was given {tuple(query.shape)}, which has no dimension "
+                    "for rows of different tasks: give a batch, or run it once per task"
+                )
             if is_causal and attn_mask is None:  # what PyTorch says for one task
                 raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
             q, k, v = self._project_by_row(selected, [query, key, value], rows)

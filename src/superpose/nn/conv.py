@@ -99,7 +99,9 @@ class ConvLayer(Layer):
             y = y.view(rows, -1, *y.shape[2:])
         if base is not None:
             y = y + self.convolve(given, base, None, self.groups, size)
-        return y if bias is None else y + bias.view(-1, self.out_channels, *[1] * spatial)
+        if bias is None:
+            return y
+        return y + bias.to(y.dtype).view(-1, self.out_channels, *[1] * spatial)
 
     def bind_channels(self, context: Context, x: Tensor) -> Tensor:
         """C(k) on the channels of x (rows, channels, …), each row and group by its own."""

@@ -62,15 +62,20 @@ class CustomLayer(Layer):
             ) from error
 
     def of_one_task(self, tensors: dict[str, Tensor], *inputs: Any, **options: Any) -> Any:
-        """The same for one task; statistics that it sets anew, not in place, are kept too."""
+        """The same for one task; what it sets anew, not in place, is kept too."""
         plain = self.plain_with(tensors)
         statistics = [name for name in self._buffers if name in tensors]
         plain._buffers = {n: own for n, own in self._buffers.items() if n not in statistics}
+        before = dict(vars(plain))
         y = self.plain_class.forward(plain, *inputs, **options)
         for name in statistics:
             new = getattr(plain, name)
             if new is not tensors[name]:
                 tensors[name].copy_(new.detach())
+        self._buffers.update(plain._buffers)
+        for name, value in vars(plain).items():
+            if name not in tensors and (name not in before or value is not before[name]):
+                vars(self)[name] = value
         return y
 
 

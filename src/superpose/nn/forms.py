@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -85,6 +86,9 @@ def keeper_form(layer: str, module: nn.Module, asked: bool) -> type[Layer] | Non
     taken = _taken(module, nn.Module, (Keeper,)) if names else None
     if taken and asked:
         raise _hidden(layer, module, taken)
+    if taken:
+        told = f"{_hidden(layer, module, taken)}; its own tensors stay shared by all tasks"
+        warnings.warn(told, stacklevel=6)
     return None if taken or not names else _made((Keeper,), module, tuple(names))
 
 

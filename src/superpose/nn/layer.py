@@ -14,7 +14,7 @@ from superpose.contexts import Context, Family, LayerContext, stack
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
 from superpose.nn.pairing import Pairing
-from superpose.nn.private import PerTask, by_row
+from superpose.nn.private import PerTask, Private, by_row
 from superpose.nn.rows import ByRow, may_be, without_rows
 from superpose.nn.selection import (
     Selected,
@@ -56,7 +56,7 @@ class Layer(nn.Module):
     path: str
     plain_class: type[nn.Module]
     contexts: dict[str, LayerContext]
-    private: nn.ModuleDict
+    private: Private
     bases: dict[str, Tensor] | nn.ParameterDict
     guides: dict[str, Tensor]
     batch_dim: int | None
@@ -160,7 +160,7 @@ class Layer(nn.Module):
         self.path = path
         self.batch_dim = batch_dim
         self.contexts = {}
-        self.private = nn.ModuleDict()
+        self.private = Private()
         self.bases = {}
         self.guides = {}
         self.pairing = None
@@ -189,7 +189,7 @@ class Layer(nn.Module):
 
     def unsuperpose(self) -> None:
         """Become the plain layer again."""
-        for name, tensors in self.private.items():
+        for name, tensors in self.private_tensors().items():
             if not name.endswith(CONTEXT):
                 getattr(self, name).requires_grad_(tensors.trained)
         plain = self.plain_class

@@ -67,8 +67,10 @@ class TrackedNorm(ChannelNorm, nn.modules.batchnorm._NormBase):
         weight, bias, mean, variance = self.own(selected, *AFFINE, *STATISTICS)
         self.check_mixed(mean is not None)
         if mean is None or variance is None:
-            return self.scale(F.instance_norm(input, eps=self.eps), weight, bias)
-        return self.scale(self.standardise(input, mean, variance), weight, bias)
+            y = F.instance_norm(input, eps=self.eps)
+        else:
+            y = self.standardise(input, mean, variance)
+        return self.scale(y, weight, bias).to(input.dtype)
 
     def standardise(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """(x − mean) / deviation, with statistics (C,) or (B, C)."""
@@ -106,7 +108,8 @@ class GroupNorm(ChannelNorm, nn.GroupNorm):
         if rows is None:
             return F.group_norm(input, self.num_groups, weight, bias, self.eps)
         self.check_rows(input, rows)
-        return self.scale(F.group_norm(input, self.num_groups, eps=self.eps), weight, bias)
+        y = F.group_norm(input, self.num_groups, eps=self.eps)
+        return self.scale(y, weight, bias).to(input.dtype)
 
 
 class InstanceNorm(TrackedNorm, nn.modules.instancenorm._InstanceNorm):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 import torch
@@ -9,6 +10,28 @@ from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
 from superpose.nn.selection import Tasks
+
+
+class Private(nn.Module):
+    """What every task has for itself of one layer, by the name that it has there.
+
+    Unlike `nn.ModuleDict` it has no methods that a tensor could not be named after, such as `keys`.
+    """
+
+    def __getitem__(self, name: str) -> PerTask:
+        return cast(PerTask, self._modules[name])
+
+    def __setitem__(self, name: str, tensors: PerTask) -> None:
+        self.register_module(name, tensors)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+    def __len__(self) -> int:
+        return len(self._modules)
 
 
 class PerTask(nn.Module):

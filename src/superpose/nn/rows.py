@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from superpose.errors import SuperposeError
@@ -156,11 +156,13 @@ class ByRow(Tensor):
 
 
 def without_rows(x: Tensor, rows: int) -> bool:
-    """Whether x has nothing of the rows of a batch.
+    """Whether x has nothing of the rows of a batch, as a parameter of the network has not.
 
     It may have if they are as many as one of its dimensions, or, of an activation, if they may be
     folded into the first: (rows · tokens, features).
     """
+    if isinstance(x, nn.Parameter):
+        return True
     folded = x.is_floating_point() and x.ndim and x.shape[0] % rows == 0
     return not is_among(rows, x.shape) and not folded
 

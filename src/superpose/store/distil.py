@@ -48,8 +48,6 @@ def finetune(
     share = max(1, batch_size // len(names))
     # rows of many tasks are convolved each with a kernel of its own: task by task is quicker then
     one_by_one = any(isinstance(layer, ConvLayer) for layer in layers(packed))
-    was_training = packed.training
-    packed.eval()  # rows of different tasks must not meet in the statistics of a batch
     parts: dict[Any, Rows]
     for _ in track(range(steps)):
         drawn = {n: torch.randint(len(rows[n]), (share,), generator=generator) for n in names}
@@ -69,7 +67,6 @@ def finetune(
     optimiser.zero_grad()
     for parameter in frozen:
         parameter.requires_grad_(False)
-    packed.train(was_training)
 
 
 def logits(output: Any) -> Tensor:

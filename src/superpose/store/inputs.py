@@ -158,11 +158,10 @@ class Weight:
     ) -> list[Part]:
         """What one call of the module multiplies this weight with."""
         layer = self.layer
-        if isinstance(layer, ForwardConv):
-            return [Part(slice(None), patches(layer, arguments[0], seed))]
-        if isinstance(layer, LinearLayer) and not self.inside_attention:
+        if isinstance(layer, (ForwardConv, LinearLayer)) and not self.inside_attention:
             x = arguments[0] if arguments else next(iter(named.values()))
-            return [Part(slice(None), _flat(x))]
+            seen = patches(layer, x, seed) if isinstance(layer, ForwardConv) else _flat(x)
+            return [Part(slice(None), seen)]
         if self.inside_attention:
             return [Part(slice(None), _flat(_attended(net, arguments, named)))]
         sides = [*arguments[:3], *(named[n] for n in ("query", "key", "value") if n in named)]
@@ -231,6 +230,18 @@ def _hooks_off(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         module._forward_pre_hooks = own
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode; afterwards each of its modules is in the mode that it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 @contextmanager

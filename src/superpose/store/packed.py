@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from superpose import contexts
 from superpose.contexts import Family
+from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, build, check_names, layers, several, unsuperpose
 from superpose.nn.convert import Conversion, inside
 from superpose.nn.forms import kept
 from superpose.nn.layer import CONTEXT, joined
 from superpose.store.distil import finetune as distil
+from superpose.store.inputs import evaluating
 from superpose.store.solve import solve
 from superpose.store.sources import Source, Sources, checked, opened, shape_of
 
@@ -122,7 +124,10 @@ class Packed(Superposed):
         solve(self, sources, given, batch_size, lambda ws: track(ws, "solve"))
         if finetune:
             seed = self.superposition.seed
-            distil(self, sources, given, finetune, batch_size, seed, lambda s: track(s, "finetune"))
+            with evaluating(self):  # rows of different tasks must not meet in a batch's statistics
+                distil(
+                    self, sources, given, finetune, batch_size, seed, lambda s: track(s, "finetune")
+                )
 
     def _check(self, name: Name, net: nn.Module) -> nn.Module:
         """The model, if it fits beside those that are stored."""
@@ -216,6 +221,11 @@ def pack(
             f"the family {family!r} makes networks complex-valued, so models could not come out as "
             "they went in: use 'phase', which is complex superposition for a real network"
         )
+    if isinstance(chosen, Drawn) and chosen.learnable:
+        raise SuperposeError(
+            f"the weights of packed models are computed for contexts that stay as they are: leave "
+            f"learnable out of {family!r}"
+        )
     if finetune < 0:
         raise SuperposeError(f"finetune={finetune}: it is a number of steps")
     if method != "solve" and finetune:
@@ -241,6 +251,7 @@ def pack(
     packed = build(sources.open(next(iter(names))), chosen, names, seed, conversion, Packed)
     packed.method = method
     packed.eval()
+    _check_weights_apart(packed)
     for key in packed.summary().shared:
         if key in sources.differing:
             raise SuperposeError(
@@ -277,6 +288,20 @@ def _check_calibration(names: Iterable[Any], calibration: Mapping[Any, Any]) -> 
         raise SuperposeError(
             f"there are no calibration inputs for {missing[0]!r}: every task needs its own"
         )
+
+
+def _check_weights_apart(packed: Packed) -> None:
+    """One weight cannot be what two layers need, each with contexts of its own."""
+    seen: dict[int, str] = {}
+    for layer in layers(packed):
+        for tensor in layer.contexts:
+            name = joined(layer.path, tensor)
+            other = seen.setdefault(id(layer.stored(tensor)), name)
+            if other != name:
+                raise SuperposeError(
+                    f"{other} and {name} are one tensor, which cannot be packed for two layers at "
+                    f"once: name {layer.path!r} in private_layers, or give it a copy"
+                )
 
 
 def _mean(sources: Sources) -> nn.Module:
@@ -344,7 +369,7 @@ def _noise(
 
     def draw(number: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed + number)
-        return torch.randn(NOISE_ROWS, *shape, generator=generator)
+        return torch.randn(NOISE_ROWS, *shape, generator=generator, device=generator.device)
 
     return {n: functools.partial(draw, number) for number, n in enumerate(sources.models)}
 
