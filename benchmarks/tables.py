@@ -266,7 +266,7 @@ def sizes(row: dict[str, Any], digits: int) -> str:
 
 def told(values: list[float]) -> str:
     deviation = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{fmean(values):.1f}{deviation}"
+    return f"{round(fmean(values), 6):.1f}{deviation}"
 
 
 TABLES = {

@@ -1,6 +1,7 @@
 """superpose pack, unpack, inspect and plan, on files."""
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -74,6 +75,33 @@ def test_weights_go_in_and_come_out(files, call):
     found, wanted = nets[0](x), nets[1](x)
     assert (found - wanted).norm() < 1e-3 * wanted.norm()
     assert sorted(path.name for path in files.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_model_is_told_by_its_number_too(files, call):
+    call(*packing("abc", "--calibration", *pairs("abc", "_inputs")))
+    for task in ("b", "1"):
+        call("unpack", "many.safetensors", task, *ARCHITECTURE, "--out", f"{task}.out")
+    named, numbered = load_file("b.out"), load_file("1.out")
+    assert all(torch.equal(named[key], numbered[key]) for key in named)
+
+
+def test_what_is_read_is_not_written_over(files, call, fails):
+    inputs = ["--calibration", *pairs("ab", "_inputs")]
+    call(*packing("ab", *inputs))
+    before = {path.name: path.read_bytes() for path in files.iterdir() if path.is_file()}
+    words = ["pack", *pairs("ab"), *ARCHITECTURE, *inputs, "--out"]
+    for out in ("a.safetensors", "./b_inputs.safetensors"):
+        code, told = fails(*words, out)
+        assert (code, "is a file that is read: give another name" in told) == (1, True)
+    unpacking = ["unpack", "many.safetensors", "b", *ARCHITECTURE, "--out", "many.safetensors"]
+    assert fails(*unpacking)[0] == 1
+    assert before == {path.name: path.read_bytes() for path in files.iterdir() if path.is_file()}
+
+
+def test_packing_with_noise_of_a_given_shape_warns_in_a_sentence(files, capsys):
+    with pytest.warns(UserWarning, match="without calibration inputs"):
+        main(packing("ab", "--input-shape", "48"))
+    assert warnings.formatwarning("so", UserWarning, "file", 1) == "superpose: so\n"
 
 
 def test_the_file_is_that_of_the_library(files, call):

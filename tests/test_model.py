@@ -656,7 +656,7 @@ def test_another_default_device(tmp_path):
         sp.save(model, tmp_path / "model.safetensors")
         planned = sp.plan(nn.Linear(4, 4, device="cpu"), tasks=2, rank=2)
     assert model(torch.ones(2, 4, device="cpu"), task=1).device.type == "cpu"
-    assert planned.noise == pytest.approx(0, abs=1e-6)
+    assert planned.noise == pytest.approx(0, abs=1e-3)
 
 
 def test_copies_pickles_and_replicas():

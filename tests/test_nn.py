@@ -9,6 +9,7 @@ import pickle
 import cases
 import pytest
 import torch
+import torch.nn.functional as F
 from test_model import randomise_private, rows_one_by_one
 from torch import nn
 from torch.nn.utils import parametrizations, prune
@@ -708,6 +709,9 @@ def test_arguments_have_the_names_that_pytorch_gives_them(layer, shape, options)
     if isinstance(layer, nn.Linear | nn.ConvTranspose2d):  # the same beside a base
         packed = sp.pack({"a": net}, method="delta", base=copy.deepcopy(net))
         torch.testing.assert_close(packed(x, task="a"), net(x))
+    if isinstance(layer, nn.Linear | nn.Conv1d):
+        alone = sp.pack({"a": net}, calibration={"a": x}, private_layers=["other"])
+        torch.testing.assert_close(alone(x, task="a"), net(x), rtol=1e-3, atol=1e-3)
 
 
 def test_every_layer_is_called_as_pytorchs_is():
@@ -831,6 +835,23 @@ def test_what_was_customised_has_no_complex_form():
     ):
         with pytest.raises(sp.SuperposeError, match="'1' has no complex-valued form"):
             sp.superpose(nn.Sequential(nn.Linear(6, 6), custom), "complex")
+
+
+@pytest.mark.parametrize("function", [F.relu, F.gelu])
+def test_functions_that_complex_numbers_do_not_have_are_told(function):
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.b(function(self.a(x)))
+
+    model = sp.superpose(Functional(), "complex", tasks=2)
+    with pytest.raises(sp.SuperposeError, match=r"use activations that are modules, .* 'phase'"):
+        model(torch.randn(3, 4), task=1)
+    with pytest.raises(RuntimeError, match="size of tensor a"):
+        model(torch.randn(3, 5), task=1)
 
 
 def test_complex_batch_norm_whitens():

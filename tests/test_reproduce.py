@@ -10,15 +10,27 @@ from typing import Any, get_args
 
 import pytest
 
+from superpose import contexts
 from superpose.cli import main
+from superpose.data.rotating import rotate
 from superpose.errors import SuperposeError
-from superpose.experiments.paper import Name, curves, document, produce, runs, style
+from superpose.experiments.paper import (
+    Name,
+    curves,
+    document,
+    geometry,
+    produce,
+    runs,
+    samples,
+    style,
+)
 from superpose.experiments.paper.plan import ITEMS, Computed
 from superpose.experiments.paper.runs import KEPT, Finished, Wanted, folder, place
 from superpose.experiments.paper.tables import Measure, above, measure, tried, unchanged, within
 from superpose.experiments.run import Job, run
 from superpose.experiments.settings import EXPERIMENTS, Settings
 from superpose.learning import Interrupted, Quiet
+from superpose.learning.directory import locked
 
 HERE = Path(__file__).parents[1]
 LEARNED = [name for name, item in ITEMS.items() if not isinstance(item, Computed)]
@@ -445,6 +457,11 @@ def test_runs_from_elsewhere_are_adopted(tmp_path: Path) -> None:
     told = "superpose run icifar --method multihead --width 16 --steps 1000 --seed 4"
     assert adopted["command"] == told
     assert runs.adopt(tmp_path / "elsewhere", root) == []
+    other = tmp_path / "in use"
+    place(other, settings).mkdir(parents=True)
+    with locked(place(other, settings)), pytest.raises(SuperposeError, match="in use by another"):
+        runs.adopt(tmp_path / "elsewhere", other)
+    assert [path.name for path in place(other, settings).iterdir()] == [".lock"]
 
 
 def test_seeds_come_first_to_last_over_all_methods(tmp_path: Path) -> None:
@@ -543,6 +560,35 @@ def test_table1_is_counted_and_met() -> None:
     committed = json.loads((HERE / "results" / "paper" / "table1.json").read_text())
     assert ITEMS["table1"].table("paper", Finished(HERE), None)["rows"] == committed["rows"]
     assert {check["verdict"] for check in committed["checks"]} == {"reproduced"}
+
+
+def test_the_geometry_is_that_of_each_family_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def right() -> list[str]:
+        rows, checks = (geometry.table()[name] for name in ("rows", "checks"))
+        pairs = zip(rows, checks, strict=True)
+        return [
+            row["family"] for row, check in pairs if check["verdict"] in ("reproduced", "holds")
+        ]
+
+    assert right() == list(geometry.PANELS)
+    known = contexts.family
+    for wrong in ("identity", "permutation", "rotation", "hadamard"):
+        for name in geometry.PANELS:
+            swapped = {name: wrong}
+            monkeypatch.setattr(
+                geometry.contexts, "family", lambda n, swapped=swapped: known(swapped.get(n, n))
+            )
+            if name not in (wrong, "onepower"):  # whose powers are drawn
+                assert right() == [each for each in geometry.PANELS if each != name]
+
+
+@pytest.mark.parametrize("wrong", [lambda x, degrees: x, lambda x, degrees: rotate(x, -degrees)])
+def test_images_that_do_not_turn_as_the_paper_says_are_told(
+    wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert samples.rotating("smoke", None)["checks"][0]["verdict"] == "reproduced"
+    monkeypatch.setattr("superpose.data.rotating.rotate", wrong)
+    assert samples.rotating("smoke", None)["checks"][0]["verdict"] == "differs"
 
 
 def test_propositions_are_met_and_a_wrong_prediction_is_not() -> None:

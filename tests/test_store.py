@@ -305,6 +305,9 @@ def test_adding_to_a_solved_model_reads_the_others_out_of_it():
     before = copy.deepcopy(packed.state_dict())
     with pytest.raises(sp.SuperposeError, match="no calibration inputs for 'd'"):
         packed.add("d", models["a"], x)
+    for change in (packed.add, packed.replace):
+        with pytest.raises(sp.SuperposeError, match="give calibration=…, inputs of each task"):
+            change("d" if change == packed.add else "a", models["a"])
     assert packed.tasks == ["a", "b", "c"]
     assert all(torch.equal(before[key], tensor) for key, tensor in packed.state_dict().items())
 

@@ -1,6 +1,7 @@
 """Many models in one set of weights, each given back by its context."""
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from superpose import contexts, models, nn
@@ -42,4 +43,6 @@ LAZY = ("data", "learning")  # imported on first use, so that `import superpose`
 def __getattr__(name: str) -> Any:
     if name in LAZY:
         return importlib.import_module(f"superpose.{name}")
+    if name == "__version__":
+        return importlib.metadata.version("superpose")
     raise AttributeError(f"module 'superpose' has no attribute {name!r}")

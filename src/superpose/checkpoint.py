@@ -69,7 +69,10 @@ def write(
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
+        beside.touch()
+        mode = beside.stat().st_mode  # as the user's other files; safetensors lets no one else read
         save_file(tensors, beside, metadata)
+        beside.chmod(mode)
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         beside.replace(target)

@@ -190,7 +190,8 @@ class Superposed(nn.Module):
         try:
             if complex_valued:
                 inputs, options = tree_map(_to_complex, (inputs, options))
-                return tree_map(_to_real, self._plain.forward(self, *inputs, **options))
+                with _explaining_complex():
+                    return tree_map(_to_real, self._plain.forward(self, *inputs, **options))
             y = self._plain.forward(self, *inputs, **options)
             return y if selection.row is None else of_all_rows(y)
         finally:
@@ -385,6 +386,21 @@ def _check_rows(rows: int | None, inputs: list[Any]) -> None:
             f"there are {rows} tasks, one for each row, but no input has {rows} rows: the shapes "
             f"are {given}; give a task for each row, or one for all"
         )
+
+
+@contextmanager
+def _explaining_complex() -> Iterator[None]:
+    """Tell what to do about functions that PyTorch does not have for complex numbers."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "complex" not in str(error).lower():
+            raise
+        raise SuperposeError(
+            "the forward pass uses a function that complex numbers do not have: use activations "
+            "that are modules, such as nn.ReLU(), which are split, or the family 'phase', which is "
+            f"complex superposition for a real network ({error})"
+        ) from error
 
 
 def _to_complex(value: Any) -> Any:

@@ -336,6 +336,12 @@ def test_divergence_stops_the_run():
         train(make_net(), make_stream(), optimiser="sgd", lr=1e6, display=Quiet())
 
 
+def test_divergence_in_the_first_steps_is_seen_when_they_end():
+    stream = make_stream(period=5)
+    with pytest.raises(SuperposeError, match=r"broke down at step 5: the loss is .* at first"):
+        train(make_net(), stream, optimiser="rmsprop", lr=1e9, display=Quiet())
+
+
 def test_a_loss_that_is_not_a_number_stops_the_run():
     net = make_net()
     nn.init.constant_(net[3].bias, math.nan)
@@ -348,6 +354,14 @@ def test_a_dead_network_stops_the_run():
     nn.init.constant_(net[0].bias, -1e3)
     with pytest.raises(SuperposeError, match="all gradients are zero"):
         train(net, make_stream(), **QUIET)
+
+
+def test_a_task_may_be_learned_perfectly():
+    x = torch.cat([torch.ones(64, 8), -torch.ones(64, 8)])
+    y = (x[:, 0] > 0).long()
+    stream = TensorStream([(x, y, x, y)], period=300, batch_size=16)
+    outcome = train(make_net(), stream, optimiser="adam", lr=0.3, display=Quiet())
+    assert outcome.result["mean_all"] == 1
 
 
 def test_an_optimiser_of_ones_own():

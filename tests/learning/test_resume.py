@@ -6,6 +6,7 @@ import pickle
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def contents(folder):
         ("ewc", {}),
         ("ewc-online", {"schedule": "linear"}),
         ("binary+si", {"optimiser": "adam"}),
+        ("hadamard+projection", {"schedule": "cosine"}),
     ],
 )
 def test_stopped_and_resumed_is_bit_for_bit_the_same(tmp_path, name, options):
@@ -95,6 +97,30 @@ def test_a_finished_run_without_its_model_is_left_as_it_is(tmp_path):
     with pytest.raises(SuperposeError, match="holds a run that has ended, without its trained"):
         learn(tmp_path)
     assert contents(tmp_path) == before
+
+
+def test_a_result_that_is_not_of_the_checkpoint_is_not_believed(tmp_path):
+    whole = learn(None).result
+    with pytest.raises(Interrupted):
+        learn(tmp_path, stop=stop_after(30))
+    (tmp_path / "result.json").write_text('{"mean_all": 0.123}')
+    assert learn(tmp_path).result == whole
+
+
+def test_other_data_of_the_same_shapes_are_refused(tmp_path):
+    def learn_from(stream):
+        options = {"out": tmp_path, "display": Quiet(), "resume": True}
+        train(make_net(), stream, stop=stop_after(10), **options)
+
+    stream = make_stream()
+    with pytest.raises(Interrupted):
+        learn_from(stream)
+    with pytest.raises(Interrupted):
+        learn_from(stream)
+    x, y, test_x, test_y = stream.data[1]
+    other = replace(stream, data=[stream.data[0], (x + 1e-3, y, test_x, test_y), *stream.data[2:]])
+    with pytest.raises(SuperposeError, match=r"was started with stream\.sha256="):
+        learn_from(other)
 
 
 class Mine:

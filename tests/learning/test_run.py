@@ -27,7 +27,8 @@ SMALL = ["--dataset", "digits", "--units", "16", "--tasks", "2", "--steps", "12"
 
 
 def settings(experiment="permuting-mnist", **given):
-    small = {"dataset": "digits", "units": 16, "steps": 6, "width": 4, "batch_size": 32}
+    size = {"width": 4} if experiment == "icifar" else {"units": 16}
+    small = {"dataset": "digits", "steps": 6, "batch_size": 32, **size}
     return Settings(experiment=experiment, **small | given)
 
 
@@ -236,6 +237,11 @@ def test_the_gradients_of_a_narrow_resnet_are_right(width):
         ("permuting-mnist", {"threads": 0}, "threads=0: it is at least 1"),
         ("icifar", {"width": 0}, "width=0: it is at least 1"),
         ("icifar", {"tasks": 0}, "tasks=0: it is at least 1"),
+        ("icifar", {"dataset": "digits", "tasks": 11}, "tasks=11: digits has 10 classes to share"),
+        ("permuting-mnist", {"gain": 0.0}, "gain=0.0: it is above 0"),
+        ("permuting-mnist", {"stem": "private"}, "stem=private: permuting-mnist has no stem"),
+        ("rotating-mnist", {"width": 8}, "width=8: rotating-mnist has no width"),
+        ("icifar", {"units": 8}, "units=8: icifar has no units"),
         ("rotating-mnist", {"tasks": 2}, "a rotating stream is one task"),
         ("permuting-mnist", {"tasks": 0}, "tasks=0: it is at least 1"),
         ("permuting-mnist", {"method": "standard", "learnable": True}, "no numbers to learn"),
@@ -284,6 +290,7 @@ def test_tensorboard_is_asked_for_by_its_extra(tmp_path, monkeypatch):
     job = Job(settings(tasks=2), tmp_path, "", {"tensorboard": True})
     with pytest.raises(SuperposeError, match=r"pip install 'superpose\[tensorboard\]'"):
         run(job, Quiet())
+    assert not any(tmp_path.iterdir())
 
 
 def test_tensorboard_is_told_every_record(tmp_path, monkeypatch):
@@ -343,6 +350,12 @@ def test_a_demo_that_was_stopped_goes_on_as_it_says(tmp_path, capsys, monkeypatc
     assert result["results"]["binary"]["steps"] == 24
 
 
+def test_a_demo_to_go_on_with_is_named(capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", "--resume"])
+    assert "--resume needs --out DIR" in capsys.readouterr().err
+
+
 def test_the_demo_says_which_data_it_uses(monkeypatch):
     def offline(name, data_dir):
         raise SuperposeError("mnist could not be fetched: nowhere")
@@ -372,6 +385,17 @@ def test_several_seeds_do_not_take_the_place_of_one(tmp_path, capsys):
     assert (tmp_path / "result.json").read_bytes() == before
 
 
+def test_one_seed_does_not_take_the_place_of_several(tmp_path, capsys):
+    several = ["run", "permuting-mnist", *SMALL, "--out", str(tmp_path), "--quiet"]
+    main([*several, "--seeds", "2"])
+    before = (tmp_path / "result.json").read_bytes()
+    for resume in ([], ["--resume"]):
+        with pytest.raises(SystemExit):
+            main([*several, *resume])
+        assert "a result that is not one run's" in capsys.readouterr().err
+    assert (tmp_path / "result.json").read_bytes() == before
+
+
 def test_a_worker_that_is_killed_is_told(tmp_path):
     class Kills(Quiet):
         def show(self, progress):
@@ -379,7 +403,7 @@ def test_a_worker_that_is_killed_is_told(tmp_path):
                 child.kill()
 
     long = settings(tasks=2, steps=10**5, evaluate_every=5)
-    with pytest.raises(SuperposeError, match=r"was killed, .* go on with --resume"):
+    with pytest.raises(SuperposeError, match=r"was killed, .* go on with the same command"):
         side_by_side([Job(long, tmp_path / "a", "a")], 1, Kills())
     with pytest.raises(SuperposeError, match="jobs=0: it is at least 1"):
         side_by_side([Job(long, tmp_path / "b", "b")], 0, Quiet())

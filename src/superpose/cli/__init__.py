@@ -1,7 +1,9 @@
 """The `superpose` command: one file a command, one dataclass each, errors in one sentence."""
 
 import sys
+import warnings
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import tyro
@@ -35,13 +37,18 @@ Command = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 it could not be done, 2 the call's words are off."""
-    command: Any = tyro.cli(
-        Command,
-        prog="superpose",
-        args=arguments,
-        description="Many models in one set of weights, each given back by its context.",
-    )
+    warnings.formatwarning = lambda message, *where: f"superpose: {message}\n"
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words == ["--version"]:
+        print(f"superpose {version('superpose')}")
+        return
     try:
+        command: Any = tyro.cli(
+            Command,
+            prog="superpose",
+            args=words,
+            description="Many models in one set of weights, each given back by its context.",
+        )
         command.run()
     except (SuperposeError, OSError) as error:
         print(f"superpose: {error}", file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import FlagCreatePairsOff, arg, configure
 
+from superpose.errors import SuperposeError
 from superpose.experiments.settings import Settings, spelled
 
 NEXT = """What to try next
@@ -56,6 +57,8 @@ class Demo:
         from superpose.learning import Interrupted
         from superpose.learning.display import for_terminal
 
+        if self.resume and self.out is None:
+            raise SuperposeError("--resume needs --out DIR: that of the demo to go on with")
         say = (lambda text: None) if self.quiet or self.json else print
         dataset, which = (
             (self.dataset, f"these are {self.dataset}")

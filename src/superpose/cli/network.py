@@ -111,6 +111,13 @@ def read_inputs(path: Path) -> Any:
     return next(iter(tensors.values())) if len(tensors) == 1 else tensors
 
 
+def check_apart(out: Path, *read: Path | None) -> None:
+    """Refuse to write over a file that is read: what it holds would be lost."""
+    for path in read:
+        if path is not None and path.resolve() == out.resolve():
+            raise SuperposeError(f"--out {out} is a file that is read: give another name")
+
+
 def named_files(words: Sequence[str], option: str) -> dict[str, Path]:
     """NAME=FILE words as a mapping.
 

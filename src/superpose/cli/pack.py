@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
-from superpose.cli.network import Network, named_files, read_inputs
+from superpose.cli.network import Network, check_apart, named_files, read_inputs
 from superpose.errors import SuperposeError
 
 
@@ -38,6 +38,10 @@ class Pack(Network):
     """With delta: layers of one shape change places, in an order drawn for each model."""
     private_layers: tuple[str, ...] = ()
     """Layers that each model keeps for itself."""
+    skip: tuple[str, ...] = ()
+    """Layers that are the same in all models, and stay shared."""
+    input_shape: tuple[int, ...] = ()
+    """Without --calibration: the shape of an input, such as 3 32 32, for noise to solve with."""
     finetune: int = 0
     """Steps of distillation on the calibration inputs, after solving."""
     seed: int = 0
@@ -53,6 +57,7 @@ class Pack(Network):
 
         files = named_files(self.models, "pack")
         inputs = named_files(self.calibration, "--calibration")
+        check_apart(self.out, *files.values(), *inputs.values(), self.base)
         for name in inputs:
             if name not in files:
                 raise SuperposeError(f"--calibration: there is no model {name} to pack")
@@ -64,6 +69,8 @@ class Pack(Network):
             base=self.load(self.base) if self.base else None,
             random_pairing=self.random_pairing,
             private_layers=self.private_layers,
+            skip=self.skip,
+            input_shape=self.input_shape or None,
             finetune=self.finetune,
             seed=self.seed,
             progress=sys.stderr.isatty() and not (self.quiet or self.json),

@@ -34,6 +34,7 @@ class Report:
     def run(self) -> None:
         """Write the page, or the document."""
         from superpose.experiments.paper import document
+        from superpose.learning.directory import write
 
         if self.markdown is not None and self.out is not None:
             raise SuperposeError("--out is the HTML page's, and --markdown writes none: give one")
@@ -44,5 +45,6 @@ class Report:
         else:
             target = self.out or self.folder / "report.html"
             text = document.page(self.folder, self.scale)
-        target.write_text(text, encoding="utf-8")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write(target, text.encode())
         print(json.dumps({"file": str(target)}) if self.json else f"written to {target}")

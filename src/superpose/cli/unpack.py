@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
-from superpose.cli.network import Network
+from superpose.cli.network import Network, check_apart
 
 
 @configure(FlagCreatePairsOff)
@@ -32,9 +32,11 @@ class Unpack(Network):
         import superpose as sp
         from superpose.checkpoint import write
 
+        check_apart(self.out, self.file)
         packed = sp.load(self.file, self.make())
         known = {str(name): name for name in packed.tasks}
-        net = sp.unpack(packed, known.get(self.task, self.task))
+        number = int(self.task) if self.task.isdecimal() else self.task
+        net = sp.unpack(packed, known.get(self.task, number))
         write(self.out, {n: t.contiguous().clone() for n, t in net.state_dict().items()})
         if self.json:
             print(json.dumps({"out": str(self.out), "task": self.task}))

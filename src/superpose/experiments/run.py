@@ -110,7 +110,8 @@ def side_by_side(
         if isinstance(error, BrokenProcessPool):
             raise SuperposeError(
                 "a process that ran one of them was killed, perhaps for want of memory: what was "
-                "saved is untouched; go on with --resume, and fewer --jobs"
+                "saved is untouched; go on with the same command (run and demo need --resume), and "
+                "fewer --jobs"
             ) from error
         raise error
     if any(each.cancelled() for each in futures):

@@ -98,6 +98,7 @@ STEM: dict[str, dict[str, Any]] = {
     "private": {"private_layers": ["stem"]},
 }
 
+OF_MLPS, OF_RESNETS, OF_TURNS = ("units", "hidden"), ("width", "stem"), ("period", "contexts")
 COUNTS = (
     "units",
     "hidden",
@@ -123,7 +124,7 @@ class Experiment:
     evaluate_every: int
     stream: Callable[[Complete], Stream]
     network: Callable[[Complete, Stream], nn.Module]
-    has_stem: bool = False
+    has_no: tuple[str, ...]
 
     def complete(self, given: Settings) -> Complete:
         """Fill in what was left out."""
@@ -131,11 +132,16 @@ class Experiment:
         left_out = [name for name, value in found.items() if value is None and hasattr(self, name)]
         complete = Complete(**found | {name: getattr(self, name) for name in left_out})
         at_least_one(**{name: getattr(complete, name) for name in COUNTS})
+        for name in self.has_no:
+            if found[name] != getattr(Settings(experiment=given.experiment), name):
+                raise SuperposeError(f"{name}={found[name]}: {given.experiment} has no {name}")
+        if not complete.gain > 0:
+            raise SuperposeError(f"gain={complete.gain}: it is above 0, or nothing is learned")
         return complete
 
     def layers(self, settings: Complete) -> dict[str, Any]:
         """What `superpose` is told of single layers of the network."""
-        return STEM[settings.stem] if self.has_stem else {}
+        return {} if "stem" in self.has_no else STEM[settings.stem]
 
 
 def spelled(words: list[str], given: dict[str, Any], plain: dict[str, Any]) -> str:
@@ -218,6 +224,10 @@ def incremental(settings: Complete) -> Stream:
     _check_no_cycle(settings)
     dataset = load(settings.dataset, settings.data_dir)
     paper = settings.dataset == "cifar100"
+    if not paper and settings.tasks > dataset.classes:
+        raise SuperposeError(
+            f"tasks={settings.tasks}: {settings.dataset} has {dataset.classes} classes to share out"
+        )
     return Incremental(
         dataset,
         first=load("cifar10", settings.data_dir) if paper else None,
@@ -257,8 +267,14 @@ def resnet(settings: Complete, stream: Stream) -> nn.Module:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "permuting-mnist": Experiment("mnist", 50, 1000, 1e-4, 500, permuting, mlp),
-    "rotating-mnist": Experiment("mnist", 1, 50_000, 1e-4, 100, rotating, mlp),
-    "rotating-fashion": Experiment("fashion-mnist", 1, 50_000, 1e-4, 100, rotating, mlp),
-    "icifar": Experiment("cifar100", 5, 20_000, 1e-3, 5000, incremental, resnet, has_stem=True),
+    "permuting-mnist": Experiment(
+        "mnist", 50, 1000, 1e-4, 500, permuting, mlp, (*OF_RESNETS, *OF_TURNS)
+    ),
+    "rotating-mnist": Experiment("mnist", 1, 50_000, 1e-4, 100, rotating, mlp, OF_RESNETS),
+    "rotating-fashion": Experiment(
+        "fashion-mnist", 1, 50_000, 1e-4, 100, rotating, mlp, OF_RESNETS
+    ),
+    "icifar": Experiment(
+        "cifar100", 5, 20_000, 1e-3, 5000, incremental, resnet, (*OF_MLPS, *OF_TURNS)
+    ),
 }

@@ -41,9 +41,14 @@ class RunDirectory:
         self.state: State | None = None
         with ExitStack() as stack, _complaining(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            stack.callback(os.close, _lock(self.path))
+            stack.enter_context(locked(self.path))
             if (self.path / "config.json").exists():
                 self._go_on(config, resume)
+            elif (self.path / "result.json").exists():
+                raise SuperposeError(
+                    f"{self.path} holds a result that is not one run's, such as that of several "
+                    "seeds: choose another directory"
+                )
             else:
                 write(self.path / "config.json", _json({**config, **environment()}))
             self._metrics = stack.enter_context((self.path / "metrics.jsonl").open("ab"))
@@ -168,7 +173,7 @@ def environment() -> dict[str, Any]:
 
 def write(path: Path, contents: bytes | memoryview) -> None:
     """Put a whole file in its place: written beside it, flushed to the disk and renamed."""
-    beside = path.with_name(f".{path.name}.new")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with beside.open("wb") as file:
             file.write(contents)
@@ -216,9 +221,18 @@ def _complaining(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _lock(path: Path) -> int:
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
     """Keep a second process out; the lock ends with the process that holds it."""
     descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(descriptor, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
     try:
         import fcntl
 
@@ -226,9 +240,7 @@ def _lock(path: Path) -> int:
     except ImportError:  # no such locks on Windows
         pass
     except OSError as error:
-        os.close(descriptor)
         raise SuperposeError(f"{path} is in use by another process: wait for it to end") from error
-    return descriptor
 
 
 def _commit() -> str | None:

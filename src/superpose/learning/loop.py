@@ -25,7 +25,7 @@ from superpose.learning.penalties import Penalty
 from superpose.learning.replicas import replicas
 from superpose.learning.state import Training
 from superpose.learning.streams import Segment, Stream, described, segments
-from superpose.learning.tensorboard import TensorBoard
+from superpose.learning.tensorboard import TensorBoard, writer_class
 from superpose.nn import ComplexBatchNorm
 
 SHOW_EVERY = 0.2  # seconds
@@ -90,6 +90,8 @@ def train(
     """
     if not 0 <= label_smoothing <= 1:
         raise SuperposeError(f"label_smoothing={label_smoothing}: it is a share, from 0 to 1")
+    if tensorboard:
+        writer_class()
     chosen = as_method(method, model)
     factor = named("schedule", SCHEDULES, schedule)
     parts = segments(stream)
@@ -133,7 +135,7 @@ def train(
         clock = Clock({} if run is None else run.timings)
         if state is not None:
             training.load(state)
-            if finished is not None:
+            if finished is not None and training.step == len(stream):
                 return Outcome(model, finished, {} if run is None else run.timings)
         logs = [] if run is None else [run.append]
         if tensorboard:

@@ -22,17 +22,17 @@ class Training:
         self.model, self.optimiser, self.penalty = model, optimiser, penalty
         self.step = 0
         self._steps = 0  # since the last record
-        self._loss = torch.zeros(())
-        self._first_loss = math.nan
+        self._loss = self._last = torch.zeros(())
+        self._first_loss = torch.zeros(())
 
     def count(self, loss: Tensor) -> None:
         """A step is done."""
         self.step += 1
         self._steps += 1
-        if self._steps == 1:
-            self._loss = loss.detach()
-        else:
-            self._loss = self._loss + loss.detach()
+        self._last = loss.detach()
+        if self.step == 1:
+            self._first_loss = self._last
+        self._loss = self._last if self._steps == 1 else self._loss + self._last
 
     def mean_loss(self) -> float:
         """The mean loss since the last record."""
@@ -45,15 +45,13 @@ class Training:
 
     def check(self) -> None:
         """Stop a run that learns nothing any more, before it writes a table of guesses."""
-        mean = self.mean_loss()
-        if math.isnan(self._first_loss):
-            self._first_loss = mean
+        mean, first = self.mean_loss(), float(self._first_loss)
         if not math.isfinite(mean):
             raise _diverged(self.step, f"the loss is {mean}")
-        if mean > TOO_MUCH * max(self._first_loss, 1.0):
-            raise _diverged(self.step, f"the loss is {mean:.3g}, {self._first_loss:.3g} at first")
+        if mean > TOO_MUCH * max(first, 1.0):
+            raise _diverged(self.step, f"the loss is {mean:.3g}, {first:.3g} at first")
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        if mean > 0 and not any(bool(gradient.any()) for gradient in gradients):
+        if float(self._last) > 0 and not any(bool(gradient.any()) for gradient in gradients):
             raise _diverged(self.step, "all gradients are zero, so no unit is alive")
 
     def save(self) -> dict[str, Any]:
@@ -66,7 +64,7 @@ class Training:
             "step": self.step,
             "steps": self._steps,
             "loss": self._loss,
-            "first_loss": self._first_loss,
+            "first_loss": float(self._first_loss),
         }
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -77,7 +75,7 @@ class Training:
         _set_random_state(saved["random"])
         self.step, self._steps = saved["step"], saved["steps"]
         self._loss = saved["loss"].to(next(self.model.parameters()).device)
-        self._first_loss = saved["first_loss"]
+        self._first_loss = torch.tensor(saved["first_loss"])
 
 
 def _random_state() -> dict[str, Any]:

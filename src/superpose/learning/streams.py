@@ -1,9 +1,11 @@
 """What the loop needs of a stream, and a stream made of a user's own tensors."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from superpose.data.pool import ORDER, shuffle
@@ -135,7 +137,10 @@ class TensorStream(Periodic):
         return x, y
 
     def describe(self) -> dict[str, Any]:
-        """Tell what the batches depend on, but for the tensors themselves."""
+        """Tell what the batches depend on; of the tensors, their shapes and a digest."""
         shapes = [[list(tensor.shape) for tensor in each] for each in self.data]
         settings = {"period": self.period, "batch_size": self.batch_size, "seed": self.seed}
-        return {"stream": "tensors", **settings, "shapes": shapes}
+        digest = hashlib.sha256()
+        for tensor in (tensor for each in self.data for tensor in each):
+            digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        return {"stream": "tensors", **settings, "shapes": shapes, "sha256": digest.hexdigest()}

@@ -49,6 +49,7 @@ class Packed(Superposed):
         stored before being read out of the weights as they are, so it is not quite the same.
         """
         added = self._check(name, opened(name, model))
+        self._check_solvable(calibration)
         if self.method != "solve":
             self.add_task(name)
             self._set(name, added)
@@ -87,6 +88,7 @@ class Packed(Superposed):
     ) -> None:
         """Store another model under a name; with `sum` and `delta` in place of the `old` one."""
         new = self._check(name, opened(name, model))
+        self._check_solvable(calibration)
         if self.method != "solve":
             if old is None:
                 raise SuperposeError(
@@ -100,6 +102,13 @@ class Packed(Superposed):
         after = copy.deepcopy(self)
         after._solve({**self._models(), name: new}, calibration, batch_size, finetune)
         self.load_state_dict(after.state_dict())
+
+    def _check_solvable(self, calibration: Mapping[Any, Any] | None) -> None:
+        if self.method == "solve" and calibration is None:
+            raise SuperposeError(
+                "the weights of a solved model are found again for all of its tasks: give "
+                "calibration=…, inputs of each task, as when it was packed"
+            )
 
     def _models(self) -> dict[Any, Source]:
         """The stored models, each read out when it is wanted."""

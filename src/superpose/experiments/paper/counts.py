@@ -127,7 +127,7 @@ def draw(found: Table) -> Any:
     axes.set_xlabel("numbers, contexts stored as the paper stores them")
     caption(
         figure,
-        f"Table 1, counted on {found['about']}. Here fixed contexts are derived from keys, "
-        "so all but standard store 0 more.",
+        f"Table 1. Scale {found['scale']}: counted on {found['about']}, whatever the seed. Here "
+        "fixed contexts are derived from keys, so all but standard store 0 more.",
     )
     return figure

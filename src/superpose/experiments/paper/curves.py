@@ -1,5 +1,6 @@
 """Pictures of what was kept over time, and of the table of averages."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -159,7 +160,7 @@ def changes(found: Table) -> Any:
             axes.text(right, place, "not run yet", va="center", ha="right", color=GREY, fontsize=8)
             continue
         end, learned = Measure(**row["mean_all"]), Measure(**row["when_learned"])
-        colour = COLOURS["binary" if "ours" not in row["label"] else "standard"]
+        colour = COLOURS["hadamard+projection" if "ours" in row["label"] else "binary"]
         axes.plot([100 * end.mean, 100 * learned.mean], [place] * 2, color=colour, lw=1.2)
         axes.scatter(100 * learned.mean, place, s=26, color="w", edgecolor=colour, zorder=3)
         axes.scatter(100 * end.mean, place, s=30, color=colour, zorder=3)
@@ -172,12 +173,12 @@ def changes(found: Table) -> Any:
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(left, right)
     axes.set_xlabel(f"{found['ylabel']} (circles: each when just learned)")
-    seeds = sorted({row["seeds"] for row in ran})
-    told = " to ".join(dict.fromkeys(str(n) for n in (seeds[0], seeds[-1])))
-    caption(
-        figure,
-        f"{found['title']}. Scale {found['scale']}: {found['about']}. Seeds of each: {told}.",
-    )
+    counts = Counter(row["seeds"] for row in ran)
+    (usual, _), *others = counts.most_common()
+    seeds = "1 seed" if usual == 1 else f"Mean of {usual} seeds"
+    for n, _ in others:
+        seeds += f"; {_seeds(n)}: {', '.join(row['label'] for row in ran if row['seeds'] == n)}"
+    caption(figure, f"{found['title']}. Scale {found['scale']}: {found['about']}. {seeds}.")
     return figure
 
 

@@ -303,7 +303,7 @@ def _about(wanted: list[Wanted]) -> str:
         if not group.label and (given.lr, given.schedule) != (first.lr, first.schedule):
             rate += f" ({given.method}: {given.lr:g}, {given.schedule} schedule)"
     if any(group.label for group in wanted):
-        rate += " where the table says nothing else"
+        rate += " where nothing else is said"
     return f"{DATA[first.dataset]}, {shape}, batches of {first.batch_size}, {rate}"
 
 
@@ -385,7 +385,7 @@ ITEMS: dict[str, Item] = {
         "Supplementary Figure 1",
         "Where contexts take a vector",
         geometry.draw,
-        lambda scale, data_dir: geometry.table(scale),
+        lambda scale, data_dir: geometry.table(),
     ),
     "fig-rotating-mnist": Learned(
         "Supplementary Figure 2",

@@ -255,8 +255,9 @@ def draw(found: Table) -> Any:
     many = f"{draws[0]} to {draws[-1]}" if len(draws) > 1 else str(draws[0])
     caption(
         figure,
-        f"Propositions 1 to 3. Lines and black bars: predicted. Marks: measured over {many} draws "
-        f"of contexts, {ROWS} pairs of w and x each; error bars are two standard errors. "
+        f"Propositions 1 to 3. Scale {found['scale']}. Lines and black bars: predicted. Marks: "
+        f"measured over {many} draws of contexts, a seed each, with {ROWS} pairs of w and x; error "
+        "bars are two standard errors. "
         f"M = {', '.join(map(str, sizes))}; K = {', '.join(map(str, counts))} models. Permutation "
         "keeps the sum of a vector, so its bias is not zero, and is predicted.",
     )

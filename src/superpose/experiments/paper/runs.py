@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from superpose.errors import SuperposeError
 from superpose.experiments.settings import EXPERIMENTS, Settings, spelled
-from superpose.learning.directory import write
+from superpose.learning.directory import locked, write
 
 KEPT = ("config.json", "metrics.jsonl", "timings.json", "result.json")
 """What a finished run is made of; the result last, since a run that has one is finished."""
@@ -172,10 +171,11 @@ def adopt(source: Path, root: Path) -> list[Path]:
         if (target / "result.json").exists():
             continue
         target.mkdir(parents=True, exist_ok=True)
-        for name in KEPT:
-            if (here / name).exists():
-                shutil.copyfile(here / name, target / name)
-        settle(target)
+        with locked(target):
+            for name in KEPT:
+                if (here / name).exists():
+                    write(target / name, (here / name).read_bytes())
+            settle(target)
         taken.append(target)
     return taken
 

@@ -1,5 +1,6 @@
 """How all figures look: direct labels, shaded deviation, colours that everyone can tell apart."""
 
+import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from superpose.errors import SuperposeError
+from superpose.learning.directory import write
 
 COLOURS = {  # Okabe and Ito's palette, its yellow left out because it is lost on white
     "standard": "#D55E00",
@@ -80,8 +82,11 @@ def new(width: float, height: float) -> Any:
 
 def save(figure: Any, stem: Path) -> None:
     """Write PNG and SVG; the same figure gives the same bytes."""
-    figure.savefig(stem.with_suffix(".png"), dpi=160, metadata={"Software": None})
-    figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
+    unsigned = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+    for kind, metadata in unsigned.items():
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind, dpi=160, metadata=metadata)
+        write(stem.with_suffix(f".{kind}"), drawn.getbuffer())
 
 
 def caption(figure: Any, text: str) -> None:
