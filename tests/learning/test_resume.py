@@ -169,7 +169,7 @@ def test_two_processes_cannot_write_one_run(tmp_path):
         ({"lr": 1e-2}, r"lr=0.003, not 0.01"),
         ({"seed": 1}, r"seed=0, not 1"),
         ({"method": "binary"}, r"method='standard', not 'binary'"),
-        ({"about": {"units": 3}}, r"about.units=None, not 3"),
+        ({"about": {"units": 3}}, r"started with units=None, not 3"),
     ],
 )
 def test_other_settings_are_refused_and_change_nothing(tmp_path, change, message):

@@ -122,7 +122,7 @@ class RunDirectory:
             if saved.get(name) != now[name]:
                 was, is_ = _difference(saved.get(name), now[name], name)
                 raise SuperposeError(
-                    f"{self.path} was started with {was}, not {is_}: "
+                    f"{self.path} was started with {was.removeprefix('about.')}, not {is_}: "
                     "resume with the same settings, or choose another directory"
                 )
 
