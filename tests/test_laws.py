@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superpose import contexts
+from superpose import contexts, functional
 from superpose.contexts import Key, LocalMix, mix, stack
 
 DTYPES = [torch.float32, torch.float64, torch.complex64]
@@ -153,6 +153,33 @@ def test_the_variances_are_those_of_proposition_2():
 
 
 @every_family
+def test_the_variance_of_one_coordinate_is_exact(case):
+    if isinstance(case.family, (contexts.Identity, contexts.Permutation)):
+        pytest.skip("its crosstalk is its mean")
+    w, x = normal(1, seed=1), normal(1, seed=2)
+    torch.testing.assert_close(case.family.moments(w, x)[1], (w * x).square().sum())
+
+
+@pytest.mark.parametrize("dim", [3, 5, 6])
+def test_the_variance_of_hadamard_is_the_mean_over_all_signs(dim):
+    """H D H with D = diag(±1) is all that is random between two tasks, but for outer signs."""
+    w, x = normal(dim, seed=1), normal(dim, seed=2)
+    dense = functional.hadamard(torch.eye(dim).double())
+    signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0]).double()] * dim)
+    between = torch.stack([dense @ row.diag() @ dense for row in signs])  # (2ᴹ, M, M)
+    by_outer_signs = (w[:, None] * between * x).square().sum((1, 2))
+    torch.testing.assert_close(contexts.Hadamard().moments(w, x)[1], by_outer_signs.mean())
+
+
+@pytest.mark.parametrize("family", [contexts.Binary(), contexts.Hadamard()])
+def test_learned_numbers_that_are_no_signs_are_unbound_too(family):
+    numbers = family.draw(Key(0, "layer", 1), 8).double()
+    context, x = family.make(numbers * (1 + normal(*numbers.shape).abs())), normal(8)
+    torch.testing.assert_close(context.unbind(context.bind(x)), x)
+    assert (context.transpose().bind(context.bind(x)) - x).abs().max() > 0.1
+
+
+@every_family
 @pytest.mark.parametrize("dim", [8, 9])
 def test_contexts_form_a_group(case, dim):
     a, b, c = (context_of(case, dim, task) for task in (1, 2, 3))
@@ -294,6 +321,25 @@ def test_the_cache_is_bounded_and_gives_back_the_same_contexts():
     assert tables[3].one(3) is first
     cache.clear()
     assert cache.bytes == 0
+
+
+def test_the_cache_forgets_what_was_used_longest_ago():
+    cache, device = contexts.layer.ContextCache(max_bytes=2500), torch.device("cpu")
+    a, b, c = (contexts.LayerContext(contexts.Rotation(), 0, n, 16) for n in "abc")
+    used = {}
+    for layer in (a, b, a, c):  # 1024 bytes each, so that two of them fit
+        used[layer] = cache.table(layer, device, torch.float32)
+        used[layer].one(0)
+    assert cache.table(a, device, torch.float32) is used[a]
+    assert cache.table(b, device, torch.float32) is not used[b]
+
+
+def test_a_context_is_as_exact_as_the_weight_that_it_meets():
+    layer = contexts.LayerContext(contexts.Rotation(), 0, "exact", 16)
+    layer.fixed(0, torch.device("cpu"), torch.float32)
+    double = layer.fixed(0, torch.device("cpu"), torch.float64)
+    off = double.bind(normal(16)) - layer.derive(0).bind(normal(16))
+    assert off.abs().max() < 1e-12
 
 
 def test_one_layer_that_would_fill_the_cache_starts_again():

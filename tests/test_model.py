@@ -792,6 +792,13 @@ def test_cost_is_table_1_of_the_paper(family, parameters, one_more):
     assert cost.stored == (2 if family in ("complex", "onepower") else 1) * m * n
 
 
+def test_contexts_of_groups_and_of_blocks_that_do_not_fit_are_counted():
+    grouped = sp.superpose(nn.Conv2d(8, 8, 3, groups=4, bias=False), tasks=2).cost()
+    assert grouped.paper_per_task == 4 * (2 * 9)
+    blocks = sp.superpose(nn.Linear(20, 3, bias=False), "block-rotation", tasks=2).cost()
+    assert blocks.paper_per_task == 2 * 16**2
+
+
 def test_cost_counts_what_is_really_stored():
     model = sp.superpose(mlp(), tasks=50)
     cost = model.cost()

@@ -250,6 +250,10 @@ def test_rows_that_cannot_be_told_apart_raise():
     net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
     with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
         sp.superpose(net)(torch.randn(3, 6), task=tasks)
+    net[1] = nn.BatchNorm1d(4, track_running_stats=False)
+    for model in (sp.superpose(net), sp.superpose(net).eval()):
+        with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
+            model(torch.randn(3, 6), task=tasks)
     packed = nn.utils.rnn.pack_sequence([torch.randn(4, 6), torch.randn(2, 6)])
     model = sp.superpose(nn.LSTM(6, 4))
     assert model(packed, task=1)[0].data.shape == (6, 4)
@@ -382,9 +386,52 @@ def test_attention_masks_of_every_kind():
             torch.testing.assert_close(found[i : i + 1], expected)
             if weights is not None:
                 torch.testing.assert_close(weights[i : i + 1], seen)
+    extras = nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True, add_zero_attn=True)
+    extra = randomise_private(sp.superpose(extras.double(), tasks=4)).eval()
+    x = torch.randn(5, 4, 8, dtype=torch.float64)
+    options = {"attn_mask": torch.triu(torch.ones(4, 4, dtype=torch.bool), 1)}
+    mixed = extra(x, x, x, task=TASKS, **options)[0]
+    each = [extra(*[x[i : i + 1]] * 3, task=int(t), **options)[0] for i, t in enumerate(TASKS)]
+    torch.testing.assert_close(mixed, torch.cat(each))
     by_head = model(q, k, v, task=TASKS, attn_mask=numbers, average_attn_weights=False)[1]
     expected = model(q, k, v, task=2, attn_mask=numbers, average_attn_weights=False)[1]
     torch.testing.assert_close(by_head[0], expected[0])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_rows_start_from_the_states_that_they_are_given(kind):
+    torch.manual_seed(0)
+    net = kind(6, 4, 2, batch_first=True, bidirectional=True).double()
+    model = randomise_private(sp.superpose(net, tasks=4))
+    x, states = torch.randn(5, 3, 6).double(), torch.randn(2, 4, 5, 4).double()
+
+    def started(rows):
+        parts = tuple(states[:, :, rows].contiguous())
+        return parts if kind is nn.LSTM else parts[0]
+
+    mixed, _ = model(x, started(slice(None)), task=TASKS)
+    for i, task in enumerate(TASKS.tolist()):
+        row = slice(i, i + 1)
+        torch.testing.assert_close(mixed[row], model(x[row], started(row), task=task)[0])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda dropout: First(nn.LSTM(8, 8, 2, batch_first=True, dropout=dropout)),
+        lambda dropout: SelfAttention(dropout=dropout),
+        lambda dropout: CrossAttention(dropout=dropout),
+    ],
+    ids=["recurrent", "attention", "attention without weights"],
+)
+def test_rows_of_many_tasks_are_dropped_out_while_training_only(make):
+    torch.manual_seed(0)
+    model, x = sp.superpose(make(0.5), tasks=4), torch.randn(5, 3, 8)
+    assert (model(x, task=TASKS) - model(x, task=TASKS)).abs().max() > 1e-3
+    model.eval()
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    last = sp.superpose(First(nn.LSTM(8, 8, 2, batch_first=True, dropout=1.0)), tasks=4)
+    assert last(x, task=TASKS).abs().max() > 0, "the last layer's output is not dropped out"
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -837,6 +884,24 @@ def test_what_was_customised_has_no_complex_form():
             sp.superpose(nn.Sequential(nn.Linear(6, 6), custom), "complex")
 
 
+def test_complex_weights_differ_by_seed_and_layer_and_frozen_ones_stay_frozen():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    net[1].load_state_dict(net[0].state_dict())
+    net[0].weight.requires_grad_(False)
+    one, two = (sp.superpose(net, "complex", seed=seed) for seed in (0, 1))
+    for a, b in ((one[0], one[1]), (one[0], two[0])):
+        assert (a.weight - b.weight).abs().max() > 0.01
+        torch.testing.assert_close(a.weight.abs(), b.weight.abs())
+    assert [layer.weight.requires_grad for layer in one] == [False, True]
+
+
+def test_a_complex_number_is_dropped_as_a_whole():
+    torch.manual_seed(0)
+    dropped = complexify(nn.Dropout(0.5), seed=0)(torch.ones(1000) * (1 + 2j))
+    torch.testing.assert_close(dropped.imag, 2 * dropped.real)
+    assert 300 < (dropped == 0).sum() < 700
+
+
 @pytest.mark.parametrize("function", [F.relu, F.gelu])
 def test_functions_that_complex_numbers_do_not_have_are_told(function):
     class Functional(nn.Module):
@@ -864,6 +929,13 @@ def test_complex_batch_norm_whitens():
     torch.testing.assert_close(after_mean, torch.zeros_like(after_mean))
     identity = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64).expand(3, 3)
     torch.testing.assert_close(after, identity)
+    damped = functional.complex_statistics(x, eps=0.5)[1]
+    added = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(damped, covariance + added)
+    scale = torch.tensor([2.0, 3.0, 0.5], dtype=torch.float64).expand(3, 3)
+    scaled = functional.complex_batch_norm(x, mean, covariance, scale, None)
+    expected = torch.complex(2.0 * y.real + 0.5 * y.imag, 0.5 * y.real + 3.0 * y.imag)
+    torch.testing.assert_close(scaled, expected)
     norm = sp.nn.ComplexBatchNorm(3)
     z = x.to(torch.complex64)
     for _ in range(200):

@@ -56,6 +56,15 @@ def test_the_places_are_a_file_format():
         assert slots == expected
 
 
+def test_places_that_come_out_differently_are_noticed(tmp_path, monkeypatch):
+    base, models = family_of(deep)
+    sp.save(packing(base, models), tmp_path / "many.safetensors")
+    sp.load(tmp_path / "many.safetensors", deep())
+    monkeypatch.setattr("superpose.nn.pairing._order", lambda key, count: range(count))
+    with pytest.raises(sp.SuperposeError, match="contexts derived here differ"):
+        sp.load(tmp_path / "many.safetensors", deep())
+
+
 def test_a_weight_is_the_sum_of_what_the_tasks_keep_there():
     base, models = family_of(deep)
     packed = packing(base, models, "rotation", seed=5)

@@ -599,3 +599,25 @@ def test_propositions_are_met_and_a_wrong_prediction_is_not() -> None:
     rows = [{**row, "ratio": 2 * row["ratio"]} for row in found["rows"]]
     wrong = propositions._checks("binary", rows, found["gradients"])
     assert [check["verdict"] for check in wrong] == ["reproduced", "differs", "reproduced"]
+    steps = [{**row, "relative_error": 1e-3} for row in found["gradients"]]
+    wrong = propositions._checks("binary", found["rows"], steps)
+    assert [check["verdict"] for check in wrong] == ["reproduced", "reproduced", "differs"]
+
+
+@pytest.mark.parametrize(("lower", "verdict"), [(0.005, "reproduced"), (0.05, "differs")])
+def test_forms_that_differ_in_large_networks_are_told(
+    lower: float, verdict: str, tmp_path: Path
+) -> None:
+    for wanted in ITEMS["fig-permuting-2000"].wanted("paper"):
+        end = 0.9 - lower * (wanted.settings.method == "onepower")
+        fake(tmp_path / "runs", wanted.settings, end=end)
+    checks = produce.make("fig-permuting-2000", "paper", tmp_path)["checks"]
+    assert [check["verdict"] for check in checks if "hardly differ" in check["claim"]] == [verdict]
+
+
+@pytest.mark.parametrize(("step", "verdict"), [(0.01, "reproduced"), (-0.01, "differs")])
+def test_larger_networks_that_keep_less_are_told(step: float, verdict: str, tmp_path: Path) -> None:
+    for number, wanted in enumerate(ITEMS["fig-size"].wanted("paper")):
+        fake(tmp_path / "runs", wanted.settings, end=0.7 + step * number)
+    checks = produce.make("fig-size", "paper", tmp_path)["checks"]
+    assert [check["verdict"] for check in checks if "larger" in check["claim"]] == [verdict]

@@ -1,6 +1,7 @@
 """The loop against one written by hand, and what plugs into it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -244,6 +245,28 @@ def test_hooks_are_called_in_their_order():
     )
     step = ["backward", "step"]
     assert noting.calls == ["begin 4", *step * 2, "task", *step * 2, "task", *step * 2, "end"]
+
+
+def test_a_penalty_sets_the_pace_and_sees_the_latest_batches_first():
+    seen = []
+
+    class Slower(Penalty):
+        pace = 0.5
+
+        def after_task(self, logits, generator):
+            seen.append((next(iter(logits)).detach(), generator.initial_seed()))
+
+    stream = make_stream(tasks=2, period=3)
+    options = {"optimiser": "sgd", "display": Quiet()}
+    slow = Method("slow", lambda n, c, s: n, penalty=Slower())
+    half = train(make_net(), stream, slow, lr=0.2, **options)
+    assert same_weights(half.model, train(make_net(), stream, lr=0.1, **options).model)
+    first = replace(stream, data=stream.data[:1])
+    learned = train(make_net(), first, lr=0.1, **options).model
+    torch.testing.assert_close(seen[0][0], learned(stream.batch(2).x))
+    third = make_stream(tasks=3, period=3)
+    train(make_net(), third, slow, lr=0.2, **options)
+    assert len({seed for _, seed in seen[1:]}) == 2, "each task has draws of its own"
 
 
 def test_dropout_has_random_numbers_of_its_own():

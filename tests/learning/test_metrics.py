@@ -36,6 +36,14 @@ def test_the_last_ten_of_more():
     assert result["forgetting"] == 0
 
 
+def test_a_task_that_comes_again_was_learned_when_it_first_ended():
+    again = [*RECORDS[1:3], record(30, 0, True, _0=0.97, _1=0.85)]
+    result = summarise(again, tasks=2)
+    assert abs(result["mean_when_learned"] - (0.9 + 0.8) / 2) < 1e-12
+    assert result["forgetting"] == 0, "the second task is best at the end"
+    assert abs(result["backward_transfer"] - 0.05) < 1e-12
+
+
 def test_one_task_forgets_nothing():
     result = summarise(RECORDS[:2], tasks=1)
     assert (result["forgetting"], result["backward_transfer"]) == (0, 0)

@@ -121,6 +121,8 @@ def test_fisher_of_softmax_regression_is_the_closed_form():
     (half,) = fisher([net.weight], net(x).split(100), 2000, generator())
     assert not torch.equal(half, found)
     torch.testing.assert_close(half, expected, rtol=0.15, atol=0)
+    few = [fisher([net.weight], net(x[:10]).split(5), n, generator())[0] for n in (10, 1024)]
+    assert torch.equal(*few), "the mean is over the rows that there are"
 
 
 def test_a_network_that_normalises_by_the_batch_is_asked_in_batches():

@@ -73,6 +73,36 @@ def test_a_gradient_is_multiplied_by_the_inverse_of_what_is_needed(net, family):
     assert not torch.allclose(found["0.weight"], plain["0.weight"], rtol=0.1)
 
 
+def test_rows_of_many_tasks_are_guided_as_each_by_itself():
+    model = sp.superpose(linear(), "hadamard", tasks=3, private="none").double()
+    x = rows(model, 6).double()
+    after(model, x, strength=3.0)
+    tasks = [2, 0, 1, 2, 2, 0]
+    mixed = gradients(model, x, tasks)
+    each = [gradients(model, x[i : i + 1], task) for i, task in enumerate(tasks)]
+    for name, found in mixed.items():
+        torch.testing.assert_close(found, sum(one[name] for one in each))
+
+
+def test_the_pace_is_the_root_of_the_room_that_is_left():
+    model = sp.superpose(linear(), "hadamard", tasks=3, private="none").double()
+    projection = after(model, rows(model).double(), strength=3.0)
+    sizes = [24 * 16, 16 * 3]
+    room = [float(guide[0].trace()) / guide.shape[-1] for guide in projection.guides]
+    shares = [size * share**0.5 for size, share in zip(sizes, room, strict=True)]
+    assert projection.pace == pytest.approx(sum(shares) / sum(sizes))
+    assert 0.1 < projection.pace < 0.9
+
+
+def test_no_more_rows_are_read_than_it_was_told():
+    model = sp.superpose(linear(), "hadamard", tasks=2)
+    projection = Projection(samples=16)
+    projection.begin(model)
+    batches = iter(rows(model).split(8))
+    projection.after_task((model(x, task=0) for x in batches), torch.Generator())
+    assert len(list(batches)) == 5 - 2
+
+
 def test_outputs_and_the_gradient_of_inputs_stay_as_they_are():
     model = sp.superpose(linear(), "hadamard", tasks=2)
     x = rows(model).requires_grad_()

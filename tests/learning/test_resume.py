@@ -181,6 +181,18 @@ def test_other_settings_are_refused_and_change_nothing(tmp_path, change, message
     assert contents(tmp_path) == before
 
 
+def test_another_number_of_threads_is_refused(tmp_path):
+    with pytest.raises(Interrupted):
+        learn(tmp_path, stop=stop_after(10))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        with pytest.raises(SuperposeError, match=f"threads={threads}, not {threads + 1}"):
+            learn(tmp_path)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_another_version_of_torch_is_refused(tmp_path):
     with pytest.raises(Interrupted):
         learn(tmp_path, stop=stop_after(10))
