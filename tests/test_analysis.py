@@ -1,6 +1,7 @@
 """Predictions, against measurement."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -144,6 +145,7 @@ def test_a_plan_counts_bytes_and_names_the_bottleneck():
     assert planned.as_dict()["layers"][0]["signal_to_noise_db"] > 0
     full = sp.plan(net, 10)
     assert full.layers[0].noise == pytest.approx(0.9, rel=1e-3)  # (K − 1) / K
+    assert replace(full.layers[0], noise=0.01).signal_to_noise == pytest.approx(20)
     assert sp.plan(net, 1).noise == pytest.approx(0, abs=1e-6)
 
 

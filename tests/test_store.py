@@ -15,8 +15,10 @@ from torch import nn
 
 import superpose as sp
 from superpose.keys import Key
+from superpose.store import packed as packing
 from superpose.store import solve as solving
 from superpose.store.inputs import patches
+from superpose.store.sources import Sources
 
 REAL = ["binary", "rotation", "permutation", "block-rotation", "phase", "hadamard"]
 every_method = pytest.mark.parametrize("method", ["sum", "delta", "solve"])
@@ -521,6 +523,15 @@ def test_without_calibration_noise_is_used_and_it_is_worse():
         sp.pack(nets(cnn, "ab"))
     with pytest.warns(UserWarning, match="Gaussian"):
         sp.pack(nets(cnn, "ab"), input_shape=(3, 6, 6))
+
+
+def test_tasks_that_have_no_inputs_have_noise_of_their_own():
+    models = nets(wide, "ab")
+    with pytest.warns(UserWarning, match="Gaussian"):
+        drawn = packing._noise(Sources(models), seed=3, input_shape=None)
+    a, b, again = drawn["a"](), drawn["b"](), drawn["a"]()
+    assert torch.equal(a, again)
+    assert (a - b).abs().max() > 1
 
 
 def test_the_models_given_are_not_touched():

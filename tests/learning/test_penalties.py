@@ -213,6 +213,8 @@ def test_si_shares_the_loss_out_to_each_parameter_of_a_separable_problem():
     # The gradient of c Ω (θ − θ*)².
     away = 2 - penalty.tensors["centre"][0]
     torch.testing.assert_close(theta.grad, 2 * 5 * expected * away, rtol=2e-2, atol=1e-9)
+    assert not penalty.tensors["path"][0].any(), "the next task has a path of its own"
+    assert not penalty.tensors["travelled"][0].any()
 
 
 def test_si_reads_the_gradient_of_the_data_alone():
