@@ -66,7 +66,7 @@ def test_an_error_is_one_sentence_and_exit_code_one(tmp_path, capsys):
     main(call)
     for extra, message in (
         ([], "holds a run already: add --resume"),
-        (["--resume", "--seed", "3"], "was started with about.seed=0, not 3"),
+        (["--resume", "--seed", "3"], "was started with seed=0, not 3"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main([*call, *extra])

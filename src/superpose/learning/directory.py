@@ -42,6 +42,8 @@ class RunDirectory:
         with ExitStack() as stack, _complaining(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(self.path))
+            for left in self.path.glob(".*.new"):  # by a process that was killed while it wrote
+                left.unlink()
             if (self.path / "config.json").exists():
                 self._go_on(config, resume)
             elif (self.path / "result.json").exists():
