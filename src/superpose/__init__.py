@@ -1,7 +1,6 @@
 """Many models in one set of weights, each given back by its context."""
 
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from superpose import contexts, models, nn
@@ -44,5 +43,7 @@ def __getattr__(name: str) -> Any:
     if name in LAZY:
         return importlib.import_module(f"superpose.{name}")
     if name == "__version__":
-        return importlib.metadata.version("superpose")
+        from importlib.metadata import version
+
+        return version("superpose")
     raise AttributeError(f"module 'superpose' has no attribute {name!r}")

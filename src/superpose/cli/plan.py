@@ -30,7 +30,7 @@ class Plan(Network):
     noise: float = 0.05
     """The share of noise that is wanted: layers are told the width that gives it."""
     family: str = "binary"
-    """binary, hadamard, rotation, phase, permutation, block-rotation; for sum also complex."""
+    """binary, hadamard, rotation, phase, permutation, block-rotation."""
     method: Literal["solve", "sum"] = "solve"
     """How the models will be packed."""
     private_layers: tuple[str, ...] = ()

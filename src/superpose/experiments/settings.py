@@ -133,7 +133,7 @@ class Experiment:
         complete = Complete(**found | {name: getattr(self, name) for name in left_out})
         at_least_one(**{name: getattr(complete, name) for name in COUNTS})
         for name in self.has_no:
-            if found[name] != getattr(Settings(experiment=given.experiment), name):
+            if found[name] != getattr(Settings, name):
                 raise SuperposeError(f"{name}={found[name]}: {given.experiment} has no {name}")
         if not complete.gain > 0:
             raise SuperposeError(f"gain={complete.gain}: it is above 0, or nothing is learned")

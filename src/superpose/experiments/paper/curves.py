@@ -175,10 +175,10 @@ def changes(found: Table) -> Any:
     axes.set_xlabel(f"{found['ylabel']} (circles: each when just learned)")
     counts = Counter(row["seeds"] for row in ran)
     (usual, _), *others = counts.most_common()
-    seeds = "1 seed" if usual == 1 else f"Mean of {usual} seeds"
+    told = [_seeds(usual)]
     for n, _ in others:
-        seeds += f"; {_seeds(n)}: {', '.join(row['label'] for row in ran if row['seeds'] == n)}"
-    caption(figure, f"{found['title']}. Scale {found['scale']}: {found['about']}. {seeds}.")
+        told.append(f"{_seeds(n)}: {', '.join(row['label'] for row in ran if row['seeds'] == n)}")
+    caption(figure, _settings_and(found, told))
     return figure
 
 
@@ -191,18 +191,22 @@ def small_print(found: Table) -> str:
         counts.setdefault(row["seeds"], []).append(name)
     missing = counts.pop(0, [])
     if len(counts) == 1 and not missing:
-        seeds = _seeds(next(iter(counts)))
+        seeds = [_seeds(next(iter(counts)))]
     else:
-        seeds = "; ".join(f"{_seeds(n)}: {', '.join(names)}" for n, names in counts.items())
-    seeds = seeds[:1].upper() + seeds[1:]
+        seeds = [f"{_seeds(n)}: {', '.join(names)}" for n, names in counts.items()]
     shade = " Shade: standard deviation." if any(n > 1 for n in counts) else ""
     turns = ""
     if found["label"] == "mean":
         turns = f" Numbers at the lines: mean of the last {found['turns']:g} turns."
     yet = f" Not run yet: {', '.join(missing)}." if missing else ""
-    return (
-        f"{found['title']}. Scale {found['scale']}: {found['about']}. {seeds}.{shade}{turns}{yet}"
-    )
+    return f"{_settings_and(found, seeds)}{shade}{turns}{yet}"
+
+
+def _settings_and(found: Table, seeds: list[str]) -> str:
+    """The title, the scale and its settings, and the seeds, which begin a sentence."""
+    told = "; ".join(seeds)
+    about = f"{found['title']}. Scale {found['scale']}: {found['about']}"
+    return f"{about}. {told[:1].upper()}{told[1:]}."
 
 
 def _seeds(n: int) -> str:
