@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
+import pytest
 import reference
 
 from superpose import contexts
@@ -37,3 +38,7 @@ CASES = [
     Case(contexts.Hadamard(), reference.hadamard, commutes=False),
 ]
 NAMES = list(contexts.FAMILIES)
+REAL = [name for name in NAMES if name not in ("complex", "onepower")]
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_family = pytest.mark.parametrize("family", NAMES)
+real_family = pytest.mark.parametrize("family", REAL)

@@ -10,8 +10,9 @@ import cases
 import numpy as np
 import pytest
 import torch
+from checks import randomise_private
+from networks import cnn, mlp
 from safetensors.torch import load_file, save_file
-from test_model import cnn, mlp, randomise_private
 from torch import nn
 
 import superpose as sp

@@ -8,8 +8,8 @@ import cases
 import onnxruntime
 import pytest
 import torch
-from test_keeper import Relative
-from test_model import cnn, mlp, randomise_private
+from checks import randomise_private
+from networks import Relative, cnn, mlp
 from torch import nn
 
 import superpose as sp

@@ -8,9 +8,9 @@ import pytest
 import reference
 import torch
 import torch.nn.functional as F
+from checks import rows_one_by_one
+from networks import LAYERS, cnn, mlp
 from scripts import loaded
-from test_model import cnn, mlp, rows_one_by_one
-from test_nn import MODELS as LAYERS
 from torch import nn
 
 import superpose as sp

@@ -5,17 +5,17 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from test_model import (
+from checks import (
+    TASKS,
     assert_plain_bit_for_bit,
     copies,
     randomise_private,
     rows_one_by_one,
 )
+from networks import Relative
 from torch import nn
 
 import superpose as sp
-
-TASKS = torch.tensor([2, 0, 1, 2, 3])
 
 
 class Tokens(nn.Module):
@@ -72,24 +72,6 @@ class Uses(nn.Module):
 
     def forward(self, x):
         return self.use(self.own, self.layer(x))
-
-
-class Relative(nn.Module):
-    """As DeBERTa does it: x (B, 3, 4) meets a table, which layers were given without any rows."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.table, self.norm = nn.Parameter(torch.randn(6, 4)), norm
-        self.queries, self.keys = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def heads(self, x):
-        return x.view(x.size(0), x.size(1), 2, 2).permute(0, 2, 1, 3).flatten(0, 1)
-
-    def forward(self, x):
-        table = self.norm(self.table).unsqueeze(0)
-        keys = self.heads(self.keys(table)).repeat(len(x), 1, 1)  # (B · heads, 6, 2)
-        scores = self.heads(self.queries(x)) @ keys.mT
-        return scores.view(len(x), -1)
 
 
 KEEPERS = {

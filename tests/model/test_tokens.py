@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from test_model import randomise_private
+from checks import randomise_private
 from torch import Tensor, nn
 
 import superpose as sp

@@ -1,161 +1,26 @@
-"""Networks that use their layers in ways of their own: a forward of their own, weights read."""
+"""Networks that use their layers in ways of their own: a forward of their own."""
 
 import copy
 
-import cases
 import pytest
 import torch
 import torch.nn.functional as F
-from test_model import (
-    assert_plain_bit_for_bit,
-    copies,
-    randomise_private,
-    rows_one_by_one,
+from cases import real_family
+from checks import TASKS, assert_plain_bit_for_bit, copies, randomise_private, rows_one_by_one
+from customised import (
+    CUSTOM,
+    Masked,
+    NormAct,
+    OwnBatchNorm,
+    OwnLinear,
+    Quadratic,
+    RootMeanSquare,
+    Standardised,
 )
 from torch import nn
 
 import superpose as sp
 
-TASKS = torch.tensor([2, 0, 1, 2, 3])
-real_family = pytest.mark.parametrize(
-    "family", [name for name in cases.NAMES if name not in ("complex", "onepower")]
-)
-
-
-class Standardised(nn.Conv2d):
-    """As in networks without batch norm: the kernel is standardised, then given a gain."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.gain = nn.Parameter(torch.ones(self.out_channels, 1, 1, 1))
-
-    def forward(self, x):
-        deviation, mean = torch.std_mean(self.weight, (1, 2, 3), keepdim=True)
-        kernel = self.gain * (self.weight - mean) / deviation
-        return F.conv2d(x, kernel, self.bias, self.stride, self.padding, groups=self.groups)
-
-
-class Masked(nn.Linear):
-    """Writes into its weight before it uses it."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.register_buffer("mask", torch.ones_like(self.weight).tril())
-
-    def forward(self, input):
-        self.weight.data *= self.mask
-        return super().forward(input)
-
-
-class Quadratic(nn.Linear):
-    """Not linear in its weight, and with an option."""
-
-    def forward(self, x, scale=1.0):
-        return F.linear(x, scale * self.weight.square(), self.bias)
-
-
-class Tripled(nn.Conv2d):
-    def _conv_forward(self, input, weight, bias):
-        return 3 * super()._conv_forward(input, weight, bias)
-
-
-class NormAct(nn.BatchNorm2d):
-    """A norm and its activation in one, as timm has them."""
-
-    def __init__(self, features):
-        super().__init__(features)
-        self.act = nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        return self.act(super().forward(x))
-
-
-class ChannelsLast(nn.LayerNorm):
-    """A layer norm over channels."""
-
-    def forward(self, x):
-        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
-
-
-class RootMeanSquare(nn.Module):
-    """As language models write it themselves."""
-
-    def __init__(self, features):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(features))
-
-    def forward(self, x):
-        return self.weight * x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-
-    def twice(self, x):
-        return 2 * self.weight * x
-
-
-class OwnBatchNorm(nn.Module):
-    """As written by hand: statistics are set anew, and there is something else inside."""
-
-    def __init__(self, features):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1, features))
-        self.register_buffer("mean", torch.zeros(features))
-        self.act = nn.ReLU()
-
-    def forward(self, x):
-        if self.training:
-            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        return self.act(self.scale * (x - self.mean))
-
-
-class OwnLinear(nn.Module):
-    """As written by hand."""
-
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.kernel = nn.Parameter(torch.randn(outputs, inputs))
-        self.offset = nn.Parameter(torch.randn(outputs))
-
-    def forward(self, x):
-        return x @ self.kernel.T + self.offset
-
-
-class Experts(nn.Module):
-    """A matrix for each expert, as mixtures of experts keep them."""
-
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.up = nn.Parameter(torch.randn(3, 8, inputs))
-        self.down = nn.Parameter(torch.randn(3, outputs, 8))
-        self.register_buffer("constants", torch.ones(3, 8))
-
-    def forward(self, x, share):
-        hidden = torch.einsum("...i,eoi->...eo", x, self.up).relu() + self.constants
-        return torch.einsum("...ei,eoi,...e->...o", hidden, self.down, share)
-
-
-class Mixture(nn.Module):
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.gate, self.experts = nn.Linear(inputs, 3), Experts(inputs, outputs)
-
-    def forward(self, x):
-        return self.experts(x, share=self.gate(x).softmax(-1))
-
-
-CUSTOM = {
-    "standardised": lambda: (nn.Sequential(Standardised(4, 6, 3), nn.Flatten()), (4, 5, 5)),
-    "grouped": lambda: (nn.Sequential(Standardised(4, 6, 3, groups=2), nn.Flatten()), (4, 5, 5)),
-    "tripled": lambda: (nn.Sequential(Tripled(4, 6, 3), nn.Flatten()), (4, 5, 5)),
-    "quadratic": lambda: (nn.Sequential(Quadratic(7, 6), nn.ReLU()), (7,)),
-    "tokens": lambda: (nn.Sequential(Quadratic(7, 6), nn.Flatten()), (3, 7)),
-    "norm with activation": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), NormAct(6)), (4, 5, 5)),
-    "own linear": lambda: (nn.Sequential(OwnLinear(7, 6), nn.ReLU(), OwnLinear(6, 3)), (7,)),
-    "own linear, tokens": lambda: (nn.Sequential(OwnLinear(7, 6)), (3, 7)),
-    "mixture of experts": lambda: (nn.Sequential(Mixture(7, 6)), (7,)),
-    "own norm": lambda: (nn.Sequential(nn.Linear(7, 6), RootMeanSquare(6)), (3, 7)),
-    "own batch norm": lambda: (nn.Sequential(nn.Linear(7, 6), OwnBatchNorm(6)), (7,)),
-    "slope": lambda: (nn.Sequential(nn.Linear(7, 6), nn.PReLU()), (7,)),
-    "channels last": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), ChannelsLast(6)), (4, 5, 5)),
-}
 custom = pytest.mark.parametrize("name", CUSTOM)
 
 
@@ -322,23 +187,6 @@ def test_what_looks_up_and_what_reads_its_weights_elsewhere_is_left_alone():
     assert model(torch.zeros(2, 3, dtype=torch.int64), task=1).shape == (2, 1, 2)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_cells_of_recurrent_networks():
-    torch.manual_seed(0)
-    model = randomise_private(sp.superpose(nn.LSTMCell(7, 6), tasks=4))
-    assert model.summary().superposed == ["weight_ih", "weight_hh"]
-    x, state = torch.randn(5, 7), (torch.randn(5, 6), torch.randn(5, 6))
-    for own, plain in zip(model(x, state, task=1), sp.unsuperpose(model, 1)(x, state), strict=True):
-        torch.testing.assert_close(own, plain)
-    with pytest.raises(sp.SuperposeError, match=r"cannot be mapped over rows.*lstm_cell"):
-        model(x, state, task=TASKS)
-    model = randomise_private(sp.superpose(nn.GRUCell(7, 6), tasks=4))
-    mixed = model(x, hx=state[0], task=TASKS)
-    for row, task in enumerate(TASKS):
-        alone = model(x[row : row + 1], hx=state[0][row : row + 1], task=task)
-        torch.testing.assert_close(mixed[row : row + 1], alone)
-
-
 def test_a_module_without_rows_takes_one_task_at_a_time():
     class Prompt(nn.Module):
         def __init__(self):
@@ -474,87 +322,3 @@ def test_a_quantised_weight_is_left_alone():
         model = sp.superpose(nn.Sequential(Packed4(), nn.Linear(6, 3)), tasks=2)
     assert model.summary().superposed == ["1.weight"]
     assert "0.weight" in model.summary().shared
-
-
-class Reads(nn.Module):
-    """Uses its layers without calling them, as window attention and fused kernels do."""
-
-    def __init__(self, bias=True):
-        super().__init__()
-        self.inner = nn.Linear(7, 6, bias=bias)
-        self.norm = nn.LayerNorm(6)
-        self.kernel = nn.Conv1d(1, 4, 3)
-        self.called = nn.Linear(16, 3)
-
-    def forward(self, x):
-        assert self.inner.weight.dtype == x.dtype
-        y = F.linear(x, self.inner.weight, self.inner.bias)
-        y = F.layer_norm(y, (6,), self.norm.weight, self.norm.bias)
-        y = F.conv1d(y.unsqueeze(1), self.kernel.weight, self.kernel.bias)
-        return self.called(y.flatten(1))
-
-
-class Looks(nn.Module):
-    """Looks at a weight's type and shape, and calls the layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(7, 6)
-
-    def forward(self, x):
-        weight = self.inner.weight
-        assert isinstance(weight, torch.Tensor)
-        assert weight.shape == (6, 7)
-        assert weight.size(0) == len(weight) == 6
-        return self.inner(x.to(weight.device, weight.dtype))
-
-
-@real_family
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_weight_that_is_read_is_the_tasks(family, bias):
-    torch.manual_seed(0)
-    net, x = Reads(bias), torch.randn(5, 7)
-    model = randomise_private(sp.superpose(net, family, tasks=4))
-    y = model(x, task=1)
-    plain = sp.unsuperpose(model, 1)
-    torch.testing.assert_close(y, plain(x))
-    assert (y - model(x, task=2)).abs().max() > 1e-2
-    y.sum().backward()
-    plain(x).sum().backward()
-    stored, read = model.inner.weight.grad, plain.inner.weight.grad
-    context = model.inner.contexts["weight"].derive(1)
-    torch.testing.assert_close(context.bind_weight(stored.double()).float(), read)
-    assert model.inner.weight is model.inner._parameters["weight"]
-
-
-def test_rows_of_many_tasks_cannot_share_a_weight_that_is_read():
-    model = sp.superpose(Reads(), tasks=4)
-    with pytest.raises(sp.SuperposeError, match=r"uses 'inner\.weight' without calling"):
-        model(torch.randn(5, 7), task=TASKS)
-
-
-def test_a_weight_can_be_looked_at_with_rows_of_many_tasks():
-    model, x = randomise_private(sp.superpose(Looks(), tasks=4)), torch.randn(5, 7)
-    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
-
-
-def test_a_weight_that_is_read_is_the_tasks_in_a_compiled_network():
-    torch.manual_seed(0)
-    x = torch.randn(5, 7)
-    norm = nn.Sequential(nn.Linear(7, 6), RootMeanSquare(6), nn.PReLU(), Quadratic(6, 3))
-    for net in (Reads(), norm, Looks()):
-        model = randomise_private(sp.superpose(net, tasks=4))
-        run = torch.compile(model.run, fullgraph=True, backend="aot_eager")
-        for task in (1, 2):
-            torch.testing.assert_close(run(model.selection(task), x), model(x, task=task))
-    with torch.no_grad():
-        torch.testing.assert_close(run(model.selection(TASKS), x), model(x, task=TASKS))
-
-
-def test_a_weight_can_be_set_while_a_task_is_chosen():
-    model = sp.superpose(Looks(), tasks=2)
-    with model.task(1), torch.no_grad():
-        model.inner.weight.zero_()
-    assert model.inner.weight.abs().max() == 0
-    model.inner.weight = nn.Parameter(torch.ones(6, 7))
-    assert torch.equal(model.state_dict()["inner.weight"], torch.ones(6, 7))

@@ -5,14 +5,13 @@ import pickle
 
 import pytest
 import torch
+from checks import randomise_private
 from scripts import loaded
-from test_model import randomise_private
 
 import superpose as sp
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own deprecations are not ours
-
 TASKS = [1, 0, 2]
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 

@@ -1,0 +1,98 @@
+"""Plans, against what packing then does."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from networks import cnn, correlated, wide
+from torch import nn
+
+import superpose as sp
+
+
+def test_a_plan_is_what_packing_then_does():
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(1)
+    models = {name: nn.Sequential(nn.Linear(96, 24)) for name in "abcd"}
+    x = {name: correlated(3000, 96, generator, 0.95) for name in models}
+    planned = sp.plan(models["a"], 4, "hadamard", inputs=x["a"], noise=0.02)
+    packed = sp.pack(models, "hadamard", calibration=x)
+    measured = sp.crosstalk(packed, models, x)
+    assert planned.noise == pytest.approx(sum(measured.outputs.values()) / 4, rel=0.1)
+    assert planned.layers[0].rank == pytest.approx(math.log(0.1) / math.log(0.95), rel=0.15)
+    assert planned.bottleneck.layer == "0.weight"
+    width = planned.layers[0].width
+    assert 96 < width < 384
+    wider = {name: nn.Sequential(nn.Linear(width, 24)) for name in models}
+    padded = {name: nn.functional.pad(rows, (0, width - 96)) for name, rows in x.items()}
+    for name, net in wider.items():
+        net[0].weight.data[:, :96] = models[name][0].weight
+    found = sp.crosstalk(sp.pack(wider, "hadamard", calibration=padded), wider, padded)
+    assert sum(found.outputs.values()) / 4 == pytest.approx(0.02, rel=0.25)
+
+
+def test_a_plan_counts_bytes_and_names_the_bottleneck():
+    net = sp.models.MLP(64, 32, 4, bias=True)
+    planned = sp.plan(net, 10, rank=20)
+    assert [layer.inputs for layer in planned.layers] == [64, 32, 32]
+    assert planned.layers[0].noise < planned.layers[1].noise
+    assert planned.bottleneck.layer == "layers.3.weight"
+    cost = sp.superpose(net, tasks=10).cost()
+    assert (planned.stored_bytes, planned.separate_bytes) == (
+        cost.stored_bytes,
+        cost.separate_bytes,
+    )
+    text = str(planned)
+    assert "the bottleneck is layers.3.weight" in text
+    assert f"{cost.separate_bytes:,} as separate files" in text
+    assert planned.as_dict()["layers"][0]["signal_to_noise_db"] > 0
+    full = sp.plan(net, 10)
+    assert full.layers[0].noise == pytest.approx(0.9, rel=1e-3)  # (K − 1) / K
+    assert replace(full.layers[0], noise=0.01).signal_to_noise == pytest.approx(20)
+    assert sp.plan(net, 1).noise == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", ["binary", "hadamard"])
+def test_a_plan_for_the_sum_is_proposition_2(family):
+    net = nn.Sequential(nn.Linear(256, 64, bias=False))
+    x = torch.randn(500, 256)
+    planned = sp.plan(net, 5, family, method="sum", inputs=x)
+    assert planned.layers[0].noise == pytest.approx(4, rel=0.1)  # isotropic: K − 1
+    assert planned.layers[0].width == math.ceil(256 * planned.layers[0].noise / 0.05)
+    assert planned.noise == planned.layers[0].noise
+
+
+def test_a_plan_for_convolutions_and_attention():
+    planned = sp.plan(cnn().eval(), 3, inputs=torch.randn(64, 3, 6, 6))
+    assert [layer.layer for layer in planned.layers] == ["0.weight", "3.weight", "6.weight"]
+    assert [layer.inputs for layer in planned.layers] == [27, 36, 96]
+    encoder = nn.Sequential(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)).eval()
+    names = [layer.layer for layer in sp.plan(encoder, 3, inputs=torch.randn(40, 3, 16)).layers]
+    assert names[:2] == ["0.self_attn.in_proj_weight", "0.self_attn.out_proj.weight"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": 0}, "tasks=0: plan for at least one"),
+        ({"tasks": 2, "method": "delta"}, "a plan is for 'solve' or 'sum'"),
+        ({"tasks": 2, "noise": 0}, "noise=0: the share of noise"),
+        ({"tasks": 2, "rank": 0}, "rank=0: inputs fill at least one"),
+        ({"tasks": 2, "inputs": torch.ones(4, 7)}, "fails on the inputs that it was given: mat1"),
+        ({"tasks": 2, "family": "best"}, "unknown family"),
+        ({"tasks": 2, "family": "identity"}, "'identity' cannot tell models apart"),
+        ({"tasks": 2, "family": "complex"}, "'complex' cannot be packed: plan for 'phase'"),
+    ],
+)
+def test_plans_that_make_no_sense(options, message):
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.plan(wide(), **options)
+
+
+def test_a_plan_leaves_out_what_packing_would():
+    net = nn.ModuleDict({"rnn": nn.LSTM(8, 8), "head": nn.Linear(8, 4)})
+    with pytest.raises(sp.SuperposeError, match="LSTM 'rnn' is not one linear map"):
+        sp.plan(net, 3)
+    for option in ("private_layers", "skip"):
+        assert [one.layer for one in sp.plan(net, 3, **{option: ["rnn"]}).layers] == ["head.weight"]

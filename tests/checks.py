@@ -1,0 +1,75 @@
+"""What tests of many modules compare: rows with rows alone, tasks that differ, gradients."""
+
+import copy
+import pickle
+
+import torch
+
+import superpose as sp
+from superpose.contexts import Key
+
+TASKS = torch.tensor([2, 0, 1, 2, 3])
+
+
+def gradients(model, output):
+    model.zero_grad()
+    output.square().sum().backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def first(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
+def rows_one_by_one(model, tasks, *inputs):
+    return torch.cat([model(*(x[i : i + 1] for x in inputs), task=t) for i, t in enumerate(tasks)])
+
+
+def randomise_private(model):
+    """So that tasks differ in their private parameters too."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if "private" in name and tensor.is_floating_point() and "covariance" not in name:
+                tensor.add_(torch.rand_like(tensor))
+    return model
+
+
+def assert_plain_bit_for_bit(net, x):
+    """Outputs and gradients of the identity family are those of the plain network."""
+    model = sp.superpose(net, "identity", tasks=4)
+    y, plain = model(x, task=2), net(x)
+    assert torch.equal(y, plain)
+    y.square().sum().backward()
+    plain.square().sum().backward()
+    learned = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    for tensor, parameter in net.named_parameters():
+        layer, _, own = tensor.rpartition(".")
+        private = f"{layer}.private.{own}.2".removeprefix(".")
+        assert torch.equal(learned[private if private in learned else tensor], parameter.grad)
+
+
+def copies(model, net, path):
+    """The model copied, pickled, and written to a file and read."""
+    sp.save(model, path)
+    yield copy.deepcopy(model)
+    yield pickle.loads(pickle.dumps(model))
+    yield sp.load(path, net).train(model.training)
+
+
+def context_of(case, dim, task, dtype=torch.float64, layer="layer", seed=0):
+    real = dtype.to_real()
+    derived = case.family.context(Key(seed, layer, task), dim)
+    return derived.to(torch.device("cpu"), real)
+
+
+def normal(*shape, dtype=torch.float64, seed=0):
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def tolerance(dim, dtype):
+    return 10 * dim * torch.finfo(dtype).eps
+
+
+def assert_near(actual, expected, dim, dtype):
+    scale = max(1.0, expected.abs().max().item())
+    assert (actual - expected).abs().max().item() <= tolerance(dim, dtype) * scale

@@ -1,0 +1,153 @@
+"""Layers that people write themselves: subclasses with a forward of their own, modules by hand."""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Standardised(nn.Conv2d):
+    """As in networks without batch norm: the kernel is standardised, then given a gain."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.gain = nn.Parameter(torch.ones(self.out_channels, 1, 1, 1))
+
+    def forward(self, x):
+        deviation, mean = torch.std_mean(self.weight, (1, 2, 3), keepdim=True)
+        kernel = self.gain * (self.weight - mean) / deviation
+        return F.conv2d(x, kernel, self.bias, self.stride, self.padding, groups=self.groups)
+
+
+class Masked(nn.Linear):
+    """Writes into its weight before it uses it."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.register_buffer("mask", torch.ones_like(self.weight).tril())
+
+    def forward(self, input):
+        self.weight.data *= self.mask
+        return super().forward(input)
+
+
+class Quadratic(nn.Linear):
+    """Not linear in its weight, and with an option."""
+
+    def forward(self, x, scale=1.0):
+        return F.linear(x, scale * self.weight.square(), self.bias)
+
+
+class Tripled(nn.Conv2d):
+    def _conv_forward(self, input, weight, bias):
+        return 3 * super()._conv_forward(input, weight, bias)
+
+
+class NormAct(nn.BatchNorm2d):
+    """A norm and its activation in one, as timm has them."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.act(super().forward(x))
+
+
+class ChannelsLast(nn.LayerNorm):
+    """A layer norm over channels."""
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+class RootMeanSquare(nn.Module):
+    """As language models write it themselves."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+
+    def forward(self, x):
+        return self.weight * x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+    def twice(self, x):
+        return 2 * self.weight * x
+
+
+class OwnBatchNorm(nn.Module):
+    """As written by hand: statistics are set anew, and there is something else inside."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, features))
+        self.register_buffer("mean", torch.zeros(features))
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.act(self.scale * (x - self.mean))
+
+
+class OwnLinear(nn.Module):
+    """As written by hand."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.randn(outputs, inputs))
+        self.offset = nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x):
+        return x @ self.kernel.T + self.offset
+
+
+class Experts(nn.Module):
+    """A matrix for each expert, as mixtures of experts keep them."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(3, 8, inputs))
+        self.down = nn.Parameter(torch.randn(3, outputs, 8))
+        self.register_buffer("constants", torch.ones(3, 8))
+
+    def forward(self, x, share):
+        hidden = torch.einsum("...i,eoi->...eo", x, self.up).relu() + self.constants
+        return torch.einsum("...ei,eoi,...e->...o", hidden, self.down, share)
+
+
+class Mixture(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(inputs, 3), Experts(inputs, outputs)
+
+    def forward(self, x):
+        return self.experts(x, share=self.gate(x).softmax(-1))
+
+
+CUSTOM = {
+    "standardised": lambda: (nn.Sequential(Standardised(4, 6, 3), nn.Flatten()), (4, 5, 5)),
+    "grouped": lambda: (nn.Sequential(Standardised(4, 6, 3, groups=2), nn.Flatten()), (4, 5, 5)),
+    "tripled": lambda: (nn.Sequential(Tripled(4, 6, 3), nn.Flatten()), (4, 5, 5)),
+    "quadratic": lambda: (nn.Sequential(Quadratic(7, 6), nn.ReLU()), (7,)),
+    "tokens": lambda: (nn.Sequential(Quadratic(7, 6), nn.Flatten()), (3, 7)),
+    "norm with activation": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), NormAct(6)), (4, 5, 5)),
+    "own linear": lambda: (nn.Sequential(OwnLinear(7, 6), nn.ReLU(), OwnLinear(6, 3)), (7,)),
+    "own linear, tokens": lambda: (nn.Sequential(OwnLinear(7, 6)), (3, 7)),
+    "mixture of experts": lambda: (nn.Sequential(Mixture(7, 6)), (7,)),
+    "own norm": lambda: (nn.Sequential(nn.Linear(7, 6), RootMeanSquare(6)), (3, 7)),
+    "own batch norm": lambda: (nn.Sequential(nn.Linear(7, 6), OwnBatchNorm(6)), (7,)),
+    "slope": lambda: (nn.Sequential(nn.Linear(7, 6), nn.PReLU()), (7,)),
+    "channels last": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), ChannelsLast(6)), (4, 5, 5)),
+}
+
+
+def wrapped(module):
+    """As `accelerate` does: the forward of one module is replaced, its class stays."""
+    module.forward = functools.partial(_tripled, type(module).forward, module)
+    return module
+
+
+def _tripled(forward, module, *inputs):
+    return 3 * forward(module, *inputs)

@@ -1,0 +1,82 @@
+"""Precision and devices: autocast, half precision, another default device."""
+
+import copy
+
+import cases
+import pytest
+import torch
+from networks import mlp
+from torch import nn
+
+import superpose as sp
+
+
+@pytest.mark.parametrize("family", [n for n in cases.NAMES if n not in ("complex", "onepower")])
+def test_autocast_to_bfloat16(family):
+    model = sp.superpose(mlp(), family, tasks=3)
+    x = torch.randn(4, 12)
+    with torch.autocast("cpu", torch.bfloat16):
+        for task in (1, [0, 1, 2, 1]):
+            output = model(x, task=task)
+            assert output.dtype == torch.bfloat16
+            torch.testing.assert_close(output.float(), model(x, task=task).float())
+    torch.testing.assert_close(output.float(), model(x, task=[0, 1, 2, 1]), rtol=0.1, atol=0.1)
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    assert half(x.bfloat16(), task=1).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("norm", [nn.Identity, nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm])
+def test_autocast_gives_rows_of_many_tasks_the_type_that_one_has(norm):
+    layer = norm(2, 4) if norm is nn.GroupNorm else norm(4)
+    model = sp.superpose(nn.Sequential(nn.Conv2d(3, 4, 3), layer), tasks=3).eval()
+    x = torch.randn(2, 3, 5, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(x, task=[0, 1]).dtype == model(x, task=1).dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize("family", ["binary", "phase", "hadamard", "rotation", "block-rotation"])
+def test_half_precision(family, learnable, dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
+    x = torch.randn(5, 32)
+    model = sp.superpose(net, family, tasks=2, learnable=learnable)
+    narrow = sp.superpose(net.to(dtype), family, tasks=2, learnable=learnable)
+    for task in (1, [0, 1, 1, 0, 1]):
+        output = narrow(x.to(dtype), task=task)
+        assert output.dtype == dtype
+        torch.testing.assert_close(output.float(), model(x, task=task), rtol=0.1, atol=0.1)
+    output.square().sum().backward()
+    if learnable:
+        assert narrow.get_parameter("0.private.weight_context.1").grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("learnable", [False, True])
+def test_half_precision_has_no_complex_numbers_and_is_widened(learnable, dtype):
+    net = nn.Sequential(nn.Linear(8, 4)).to(dtype)
+    model = sp.superpose(net, "complex", tasks=2, learnable=learnable)
+    wide = sp.superpose(copy.deepcopy(net).float(), "complex", tasks=2, learnable=learnable)
+    x = torch.randn(5, 8).to(dtype)
+    torch.testing.assert_close(model(x, task=1), wide(x.float(), task=1), rtol=0.1, atol=0.1)
+
+
+def test_another_default_device(tmp_path):
+    with torch.device("meta"):
+        model = sp.superpose(nn.Linear(4, 4, device="cpu"), "hadamard", tasks=2)
+        sp.save(model, tmp_path / "model.safetensors")
+        planned = sp.plan(nn.Linear(4, 4, device="cpu"), tasks=2, rank=2)
+    assert model(torch.ones(2, 4, device="cpu"), task=1).device.type == "cpu"
+    assert planned.noise == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_other_devices(device):
+    if not getattr(torch, device).is_available():
+        pytest.skip(f"there is no {device} here")
+    model = sp.superpose(mlp(), "hadamard", tasks=3)
+    x = torch.randn(4, 12)
+    expected = model(x, task=[0, 1, 2, 0])
+    found = model.to(device)(x.to(device), task=torch.tensor([0, 1, 2, 0], device=device))
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,116 @@
+"""Private tensors: modes, private layers, tied and frozen parameters."""
+
+import pytest
+import torch
+from checks import randomise_private, rows_one_by_one
+from networks import mlp
+from torch import nn
+
+import superpose as sp
+
+
+def test_private_modes():
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    none = sp.superpose(net, private="none")
+    assert list(none.state_dict()) == ["0.weight", "2.weight"]
+    x = torch.randn(8, 4)
+    assert none.eval()(x, task=1).mean(0).shape == (2,)
+    shared = sp.superpose(net, private="shared")
+    assert shared.state_dict().keys() == net.state_dict().keys()
+    own = sp.superpose(net)  # per task
+    own(x, task=1)
+    state = own.state_dict()
+    assert state["1.private.running_mean.0"].abs().sum() == 0
+    assert state["1.private.running_mean.1"].abs().sum() > 0
+    assert state["1.running_mean"].abs().sum() == 0
+    assert "superposed: 0.weight, 2.weight" in str(own.summary())
+    assert own.summary().private[:2] == ["0.bias", "1.weight"]
+    assert none.summary().private == []
+
+
+def test_an_optimiser_with_momentum_leaves_other_tasks_private_parameters_alone():
+    model = sp.superpose(mlp(), tasks=2)
+    optimiser = torch.optim.Adam(model.parameters(), 0.1, weight_decay=0.1)
+
+    def learn(task):
+        optimiser.zero_grad()
+        model(torch.randn(4, 12), task=task).square().sum().backward()
+        optimiser.step()
+
+    learn(0)
+    before = [p.clone() for p in model.private_parameters(0)]
+    assert len(before) == 3
+    learn(1)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.private_parameters(0), strict=True))
+
+
+def test_private_layers_and_skip():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 6), nn.Linear(6, 3))
+    model = sp.superpose(net, tasks=3, private_layers=["0", "3"], skip=[])
+    randomise_private(model)
+    ids, tasks = torch.randint(0, 7, (5, 3)), torch.tensor([2, 0, 1, 1, 0])
+    torch.testing.assert_close(model(ids, task=tasks), rows_one_by_one(model, tasks, ids))
+    assert model.summary().superposed == ["2.weight"]
+    assert model.summary().private == ["0.weight", "2.bias", "3.weight", "3.bias"]
+    skipped = sp.superpose(net, tasks=3, skip=["3"])
+    assert skipped.summary().superposed == ["2.weight"]
+    assert skipped.summary().shared == ["0.weight", "3.weight", "3.bias"]
+
+
+class Tied(nn.Module):
+    """A table and a head of one weight, and two layers of one bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(7, 6), nn.Linear(6, 7)
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.head.weight, self.second.bias = self.words.weight, self.first.bias
+
+    def forward(self, ids):
+        return self.head(self.second(self.first(self.words(ids)).relu()))
+
+
+def trained_names(module):
+    named = module.named_parameters(remove_duplicate=False)
+    return {name for name, parameter in named if parameter.requires_grad}
+
+
+WEIGHT, BIAS = {"words.weight", "head.weight"}, {"first.bias", "second.bias"}
+
+
+@pytest.mark.parametrize(
+    ("options", "in_use"),
+    [
+        ({}, WEIGHT),
+        ({"private_layers": ["words"]}, WEIGHT),
+        ({"private_layers": ["head"]}, WEIGHT),
+        ({"private_layers": ["words", "head"]}, set()),
+        ({"skip": ["first"]}, WEIGHT | BIAS),
+        ({"skip": ["second"]}, WEIGHT | BIAS),
+        ({"private": "shared"}, WEIGHT | BIAS | {"head.bias"}),
+    ],
+)
+def test_a_tied_parameter_learns_wherever_something_uses_it(options, in_use):
+    torch.manual_seed(0)
+    net = Tied()
+    model = sp.superpose(net, tasks=2, **options)
+    trained = trained_names(model)
+    assert {n for n in trained if "private" not in n} == {"first.weight", "second.weight"} | in_use
+    assert trained >= {name for name in model.state_dict() if "private" in name}
+    ids = torch.arange(7)
+    model(ids, task=1).square().sum().backward()
+    got = {name for name in trained if model.get_parameter(name).grad is not None}
+    assert got == {name for name in trained if not name.endswith(".0")}
+    for task in (None, 1):
+        assert trained_names(sp.unsuperpose(model, task)) == trained_names(net)
+    assert sp.unsuperpose(model).state_dict().keys() == net.state_dict().keys()
+
+
+def test_a_frozen_parameter_is_frozen_for_each_task():
+    net = Tied()
+    net.words.weight.requires_grad_(False)
+    model = sp.superpose(net, tasks=2, private_layers=["words", "head"])
+    assert {n for n in trained_names(model) if "weight" in n} == {"first.weight", "second.weight"}
+    for task in (None, 1):
+        assert trained_names(sp.unsuperpose(model, task)) == trained_names(net)

@@ -1,0 +1,125 @@
+"""Tasks: their names and numbers, and how one is chosen."""
+
+import asyncio
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from checks import randomise_private
+from networks import cnn, mlp
+
+import superpose as sp
+
+
+def test_unknown_tasks_are_named_with_the_known_ones():
+    model = sp.superpose(mlp(), tasks=["cats", "dogs"])
+    x = torch.randn(2, 12)
+    for task in ("birds", 2, -1, [0, 7], torch.tensor([0, 7]), True):
+        with pytest.raises(sp.SuperposeError, match=r"unknown task .*'cats', 'dogs'"):
+            model(x, task=task)
+    with pytest.raises(sp.SuperposeError, match="no task was given: call model"):
+        model(x)
+    for task in (1.5, [], None, [None], [[]], [[0], [1]], [[[0]]]):
+        with pytest.raises(sp.SuperposeError, match=r"task=.*: give a task's name"):
+            model.superposition.ids(task)
+    one_task = (model.remove_task, model.private_parameters, partial(sp.unsuperpose, model))
+    for function in (*one_task, partial(model.rename_task, new="birds")):
+        with pytest.raises(sp.SuperposeError, match=r"task=\['cats'\]: give one task"):
+            function(["cats"])
+
+
+def test_numbers_that_name_tasks_are_names():
+    model = sp.superpose(mlp(), tasks=[1, 2, "three"])
+    plain = sp.superpose(mlp(), tasks=3)
+    x = torch.randn(2, 12)
+    for named, number in ((1, 0), (2, 1), ("three", 2)):
+        assert torch.equal(model(x, task=named), plain(x, task=number))
+        with model.task(named):
+            assert torch.equal(model(x), plain(x, task=number))
+    with pytest.raises(sp.SuperposeError, match="unknown task 0"):
+        model(x, task=0)
+    assert model.add_task() == 3
+    assert sp.superpose(mlp(), tasks=[7, 1]).add_task() == 8
+
+
+def test_tasks_may_be_numpys_numbers():
+    model = sp.superpose(mlp(), tasks=3)
+    x = torch.randn(2, 12)
+    for number in (np.int64(2), np.array(2)):
+        assert torch.equal(model(x, task=number), model(x, task=2))
+    for rows in (np.array([0, 2]), [np.int64(0), np.int64(2)]):
+        assert torch.equal(model(x, task=rows), model(x, task=[0, 2]))
+
+
+def test_tasks_can_be_added_renamed_and_listed():
+    model = sp.superpose(mlp(), tasks=["a", "b"])
+    x = torch.randn(3, 12)
+    before = model(x, task="b")
+    assert model.add_task("c") == "c"
+    model.rename_task("b", "beta")
+    assert model.tasks == ["a", "beta", "c"]
+    assert torch.equal(model(x, task="beta"), before)
+    assert torch.equal(model(x, task=1), before)
+    assert model(x, task=["a", "c", "beta"]).shape == (3, 5)
+    three = sp.superpose(mlp(), tasks=3)
+    torch.testing.assert_close(model(x, task="c"), three(x, task=2))
+    assert three.add_task() == 3
+    model.rename_task(2, "gamma")
+    assert model.tasks == ["a", "beta", "gamma"]
+    with pytest.raises(sp.SuperposeError, match="two tasks cannot both be called 'a'"):
+        model.add_task("a")
+    with pytest.raises(sp.SuperposeError, match="unknown task 'b'"):
+        model.rename_task("b", "d")
+
+
+def test_with_task_chooses_for_code_that_only_calls_the_model():
+    model, other = sp.superpose(mlp(), tasks=3), sp.superpose(mlp(), "phase", tasks=["x"])
+    x = torch.randn(3, 12)
+    with model.task(2), other.task("x"):
+        assert torch.equal(model(x), model(x, task=2))
+        assert torch.equal(other(x), other(x, task="x"))
+        with model.task([0, 1, 2]):
+            assert torch.equal(model(x), model(x, task=[0, 1, 2]))
+        assert torch.equal(model(x), model(x, task=2))
+        assert torch.equal(model(x, task=0), model(x, task=0))
+    with pytest.raises(sp.SuperposeError, match="no task was given"):
+        model(x)
+
+
+def test_async_tasks_have_their_own():
+    model = sp.superpose(mlp(), tasks=4)
+    x = torch.randn(3, 12)
+
+    async def use(task):
+        with model.task(task):
+            for _ in range(5):
+                await asyncio.sleep(0)
+                assert torch.equal(model(x), model(x, task=task))
+
+    async def both():
+        await asyncio.gather(*(use(task) for task in range(4)))
+
+    asyncio.run(both())
+
+
+@pytest.mark.parametrize("family", ["binary", "hadamard", "rotation"])
+def test_threads_get_their_own_answers(family):
+    model = randomise_private(sp.superpose(cnn(), family, tasks=4)).eval()
+    x = torch.randn(2, 3, 6, 6)
+    expected = [model(x, task=task).detach() for task in range(4)]
+    wrong = []
+
+    def use(task):
+        for _ in range(25):
+            if not torch.equal(model(x, task=task), expected[task]):
+                wrong.append(task)
+
+    threads = [threading.Thread(target=use, args=(task,)) for task in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert (expected[0] - expected[1]).abs().max() > 1e-2

@@ -1,0 +1,95 @@
+"""Weights that a network reads without calling their layers."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import real_family
+from checks import TASKS, randomise_private, rows_one_by_one
+from customised import Quadratic, RootMeanSquare
+from torch import nn
+
+import superpose as sp
+
+
+class Reads(nn.Module):
+    """Uses its layers without calling them, as window attention and fused kernels do."""
+
+    def __init__(self, bias=True):
+        super().__init__()
+        self.inner = nn.Linear(7, 6, bias=bias)
+        self.norm = nn.LayerNorm(6)
+        self.kernel = nn.Conv1d(1, 4, 3)
+        self.called = nn.Linear(16, 3)
+
+    def forward(self, x):
+        assert self.inner.weight.dtype == x.dtype
+        y = F.linear(x, self.inner.weight, self.inner.bias)
+        y = F.layer_norm(y, (6,), self.norm.weight, self.norm.bias)
+        y = F.conv1d(y.unsqueeze(1), self.kernel.weight, self.kernel.bias)
+        return self.called(y.flatten(1))
+
+
+class Looks(nn.Module):
+    """Looks at a weight's type and shape, and calls the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(7, 6)
+
+    def forward(self, x):
+        weight = self.inner.weight
+        assert isinstance(weight, torch.Tensor)
+        assert weight.shape == (6, 7)
+        assert weight.size(0) == len(weight) == 6
+        return self.inner(x.to(weight.device, weight.dtype))
+
+
+@real_family
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_weight_that_is_read_is_the_tasks(family, bias):
+    torch.manual_seed(0)
+    net, x = Reads(bias), torch.randn(5, 7)
+    model = randomise_private(sp.superpose(net, family, tasks=4))
+    y = model(x, task=1)
+    plain = sp.unsuperpose(model, 1)
+    torch.testing.assert_close(y, plain(x))
+    assert (y - model(x, task=2)).abs().max() > 1e-2
+    y.sum().backward()
+    plain(x).sum().backward()
+    stored, read = model.inner.weight.grad, plain.inner.weight.grad
+    context = model.inner.contexts["weight"].derive(1)
+    torch.testing.assert_close(context.bind_weight(stored.double()).float(), read)
+    assert model.inner.weight is model.inner._parameters["weight"]
+
+
+def test_rows_of_many_tasks_cannot_share_a_weight_that_is_read():
+    model = sp.superpose(Reads(), tasks=4)
+    with pytest.raises(sp.SuperposeError, match=r"uses 'inner\.weight' without calling"):
+        model(torch.randn(5, 7), task=TASKS)
+
+
+def test_a_weight_can_be_looked_at_with_rows_of_many_tasks():
+    model, x = randomise_private(sp.superpose(Looks(), tasks=4)), torch.randn(5, 7)
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+
+
+def test_a_weight_that_is_read_is_the_tasks_in_a_compiled_network():
+    torch.manual_seed(0)
+    x = torch.randn(5, 7)
+    norm = nn.Sequential(nn.Linear(7, 6), RootMeanSquare(6), nn.PReLU(), Quadratic(6, 3))
+    for net in (Reads(), norm, Looks()):
+        model = randomise_private(sp.superpose(net, tasks=4))
+        run = torch.compile(model.run, fullgraph=True, backend="aot_eager")
+        for task in (1, 2):
+            torch.testing.assert_close(run(model.selection(task), x), model(x, task=task))
+    with torch.no_grad():
+        torch.testing.assert_close(run(model.selection(TASKS), x), model(x, task=TASKS))
+
+
+def test_a_weight_can_be_set_while_a_task_is_chosen():
+    model = sp.superpose(Looks(), tasks=2)
+    with model.task(1), torch.no_grad():
+        model.inner.weight.zero_()
+    assert model.inner.weight.abs().max() == 0
+    model.inner.weight = nn.Parameter(torch.ones(6, 7))
+    assert torch.equal(model.state_dict()["inner.weight"], torch.ones(6, 7))

@@ -1,0 +1,79 @@
+"""Rows of a batch: where layers find them, and when they cannot."""
+
+import pytest
+import torch
+from checks import TASKS, randomise_private, rows_one_by_one
+from networks import CrossAttention, First, SelfAttention, encoder
+from torch import nn
+
+import superpose as sp
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_torchs_sequence_layers_know_where_their_rows_are(batch_first):
+    torch.manual_seed(0)
+    x = torch.randn(5, 5, 8)  # as many tokens as rows: a guess could be wrong
+    for net in (encoder(batch_first=batch_first), First(nn.GRU(8, 4, batch_first=batch_first))):
+        model = randomise_private(sp.superpose(net, tasks=4))
+        mixed = model(x, task=TASKS)
+        dim = 0 if batch_first else 1
+        each = [model(x.select(dim, i).unsqueeze(dim), task=int(t)) for i, t in enumerate(TASKS)]
+        torch.testing.assert_close(mixed, torch.cat(each, dim))
+
+
+def test_rows_that_cannot_be_told_apart_raise():
+    class Folding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.linear(x.flatten(0, 1))
+
+    tasks = [0, 1, 0]
+    with pytest.raises(sp.SuperposeError, match=r"no input has 3 rows: the shapes are \(1, 2, 6\)"):
+        sp.superpose(nn.Linear(6, 4))(torch.randn(1, 2, 6), task=tasks)
+    with pytest.raises(sp.SuperposeError, match="dimension 0 should be the 3 rows"):
+        sp.superpose(Folding())(torch.randn(3, 2, 6), task=tasks)
+    square = torch.randn(3, 3, 6)
+    with pytest.raises(sp.SuperposeError, match="more than one dimension has size 3"):
+        sp.superpose(nn.Linear(6, 4))(square, task=tasks)
+    declared = sp.superpose(nn.Linear(6, 4), batch_dim=1)
+    torch.testing.assert_close(declared(square, task=tasks)[:, 1], declared(square[:, 1], task=1))
+    for shape in ((6, 3, 4, 4), (3, 3, 2, 4, 4), (3, 4, 4)):
+        with pytest.raises(sp.SuperposeError, match="not a batch of 3 rows"):
+            sp.superpose(nn.Conv2d(3, 2, 1))(torch.randn(*shape), task=tasks)
+    alone = torch.randn(3, 6)
+    with pytest.raises(sp.SuperposeError, match=r"\(3, 6\), which has no dimension for rows"):
+        sp.superpose(nn.MultiheadAttention(6, 2))(alone, alone, alone, task=tasks)
+    net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+    with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
+        sp.superpose(net)(torch.randn(3, 6), task=tasks)
+    net[1] = nn.BatchNorm1d(4, track_running_stats=False)
+    for model in (sp.superpose(net), sp.superpose(net).eval()):
+        with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):
+            model(torch.randn(3, 6), task=tasks)
+    packed = nn.utils.rnn.pack_sequence([torch.randn(4, 6), torch.randn(2, 6)])
+    model = sp.superpose(nn.LSTM(6, 4))
+    assert model(packed, task=1)[0].data.shape == (6, 4)
+    with pytest.raises(sp.SuperposeError, match="a padded batch of sequences only"):
+        model(packed, task=[0, 1])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda dropout: First(nn.LSTM(8, 8, 2, batch_first=True, dropout=dropout)),
+        lambda dropout: SelfAttention(dropout=dropout),
+        lambda dropout: CrossAttention(dropout=dropout),
+    ],
+    ids=["recurrent", "attention", "attention without weights"],
+)
+def test_rows_of_many_tasks_are_dropped_out_while_training_only(make):
+    torch.manual_seed(0)
+    model, x = sp.superpose(make(0.5), tasks=4), torch.randn(5, 3, 8)
+    assert (model(x, task=TASKS) - model(x, task=TASKS)).abs().max() > 1e-3
+    model.eval()
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    last = sp.superpose(First(nn.LSTM(8, 8, 2, batch_first=True, dropout=1.0)), tasks=4)
+    assert last(x, task=TASKS).abs().max() > 0, "the last layer's output is not dropped out"
