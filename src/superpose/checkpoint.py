@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from superpose import contexts
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, build, layers
+from superpose.model import Superposed, build, layers, private_state
 from superpose.nn.convert import Conversion
-from superpose.nn.private import is_sharded
+from superpose.nn.names import joined
+from superpose.nn.private import STATE, is_private, is_sharded
 from superpose.store import Packed
 
-FORMAT = 1
+FORMAT = 2
 HEADER = "superpose"
 PROBE = 256  # how many coordinates of a context go into the digest
 QUANTUM = 2.0**-20  # contexts agree if they agree to this; rotations differ by rounding elsewhere
@@ -37,7 +38,8 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
     model = getattr(model, "_orig_mod", model)  # what torch.compile made of it
     if not isinstance(model, Superposed):
         raise SuperposeError(f"{type(model).__name__} is not superposed: superpose() it first")
-    tensors, same_as = _distinct(model.state_dict())
+    learned = {name: group.learned() for name, group in private_state(model).groups.items()}
+    tensors, same_as = _distinct(_shared_state(model) | _tables(model, learned))
     if any(map(is_sharded, tensors.values())):
         raise SuperposeError(
             "the model is sharded over processes: load get_model_state_dict(model, options="
@@ -52,6 +54,7 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
         "spent": superposition.spent,
+        "learned": learned,  # the tasks of each table's rows; the others have the start
         "method": model.method if isinstance(model, Packed) else None,
         "conversion": dataclasses.asdict(superposition.conversion),
         "same_as": same_as,
@@ -99,8 +102,12 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
         model.method = method
     tensors |= {name: torch.view_as_complex(tensors[name]) for name in header.get("pairs", [])}
     tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
-    _check_fit(path, model.state_dict(), tensors)
-    model.load_state_dict(tensors)
+    if header["format"] == 1:
+        tensors, learned = _from_format_1(model, tensors)
+    else:
+        learned = header["learned"]
+    _check_fit(path, _shared_state(model) | _tables(model, learned), tensors)
+    _restore(model, tensors, learned)
     if context_digest(model) != header["contexts"]:
         raise SuperposeError(
             f"{path}: the contexts derived here differ from those it was saved with, so its models "
@@ -153,6 +160,54 @@ def context_digest(model: Superposed) -> str:
             steps = (real / QUANTUM).round().to(torch.int64)
             digest.update(bound.layer.encode() + b"\0" + steps.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
+
+
+def _shared_state(model: Superposed) -> dict[str, Tensor]:
+    """The model's state but for its private tensors."""
+    state: dict[str, Tensor] = model.state_dict()
+    return {name: tensor for name, tensor in state.items() if not is_private(name)}
+
+
+def _tables(model: Superposed, learned: dict[str, list[int]]) -> dict[str, Tensor]:
+    """For each group of private tensors (tasks, numbers), of the tasks that learned something."""
+    groups = private_state(model).groups
+    return {
+        f"{STATE}.{name}": torch.stack([groups[name].of(task).detach() for task in tasks])
+        for name, tasks in learned.items()
+        if tasks and name in groups
+    }
+
+
+def _restore(model: Superposed, tensors: dict[str, Tensor], learned: dict[str, list[int]]) -> None:
+    own = [name for name in tensors if name.startswith(f"{STATE}.")]
+    tables = {name.removeprefix(f"{STATE}."): tensors.pop(name) for name in own}
+    place = joined(layers(model)[-1].path, STATE)
+    rows = {
+        f"{place}.{name}.{task}": row
+        for name, table in tables.items()
+        for task, row in zip(learned[name], table, strict=True)
+    }
+    model.load_state_dict(tensors | rows)
+
+
+def _from_format_1(
+    model: Superposed, tensors: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
+    """Format 1 kept a tensor for each private one of each task, and learned contexts themselves."""
+    numbers = list(model.superposition.names.values())
+    learned: dict[str, list[int]] = {}
+    for name, group in private_state(model).groups.items():
+        flats = []
+        for task in numbers:
+            rows = []
+            for part in group.parts:
+                own = tensors.pop(joined(part.layer.path, f"private.{part.name}.{task}"))
+                start = part.layer.drawn_numbers(part.name, task)
+                rows.append((own if start is None else own - start).reshape(-1))
+            flats.append(torch.cat(rows))
+        tensors[f"{STATE}.{name}"] = torch.stack(flats)
+        learned[name] = numbers
+    return tensors, learned
 
 
 def _distinct(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

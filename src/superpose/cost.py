@@ -15,13 +15,14 @@ from superpose.contexts import (
     Family,
     Hadamard,
     Identity,
+    LayerContext,
     OnePower,
     Permutation,
     Phase,
     Rotation,
 )
 from superpose.keys import Key
-from superpose.nn.layer import Layer
+from superpose.nn.private import PrivateState
 
 NUMBERS: dict[type[Family], Callable[[Any, int], int]] = {
     Identity: lambda family, m: 0,
@@ -68,6 +69,7 @@ class Cost:
     """
 
     tasks: int
+    learned: int  # tasks whose private tensors differ from the start: only those are stored
     shared: int
     first_context: int
     context_per_task: int
@@ -90,12 +92,12 @@ class Cost:
     @property
     def stored(self) -> int:
         """All numbers kept here."""
-        return self.shared + self.tasks * self.private_per_task
+        return self.shared + self.learned * self.private_per_task
 
     @property
     def stored_bytes(self) -> int:
         """All bytes kept here."""
-        return self.shared_bytes + self.tasks * self.private_bytes_per_task
+        return self.shared_bytes + self.learned * self.private_bytes_per_task
 
     @property
     def separate(self) -> int:
@@ -113,33 +115,46 @@ class Cost:
         return asdict(self) | {name: getattr(self, name) for name in derived}
 
     def __str__(self) -> str:
-        rows = [
+        rows: list[tuple[str, int | str, int | str]] = [
             ("", "numbers", "bytes"),
-            ("shared by all tasks", f"{self.shared:,}", f"{self.shared_bytes:,}"),
-            ("private to a task", f"{self.private_per_task:,}", f"{self.private_bytes_per_task:,}"),
-            (f"stored for {self.tasks} tasks", f"{self.stored:,}", f"{self.stored_bytes:,}"),
-            (f"{self.tasks} separate models", f"{self.separate:,}", f"{self.separate_bytes:,}"),
-            ("Table 1: # parameters", f"{self.paper_parameters:,}", ""),
-            ("Table 1: +1 model", f"{self.paper_per_task:,}", ""),
+            ("shared by all tasks", self.shared, self.shared_bytes),
+            ("private to a task", self.private_per_task, self.private_bytes_per_task),
+            (
+                f"stored, {self.learned} of {self.tasks} tasks learned",
+                self.stored,
+                self.stored_bytes,
+            ),
+            (f"{self.tasks} separate models", self.separate, self.separate_bytes),
+            ("Table 1: # parameters", self.paper_parameters, ""),
+            ("Table 1: +1 model", self.paper_per_task, ""),
         ]
-        return "\n".join(f"{a:<24}{b:>16}{c:>18}".rstrip() for a, b, c in rows)
+        return "\n".join(f"{a:<36}{_grouped(b):>16}{_grouped(c):>18}".rstrip() for a, b, c in rows)
 
 
-def cost(model: nn.Module, layers: Iterable[Layer], tasks: int, plain: Size) -> Cost:
-    """Count a superposed model, given its layers and the size of the plain one."""
-    layers = list(layers)
-    private = size(tensors for layer in layers for tensors in layer.private_tensors().values())
-    whole = size([model])
-    bound = [context for layer in layers for context in layer.contexts.values()]
+def _grouped(value: int | str) -> str:
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def cost(
+    model: nn.Module,
+    bound: list[LayerContext],
+    private: PrivateState,
+    tasks: int,
+    plain: Size,
+) -> Cost:
+    """Count a superposed model, given its contexts, private tensors and the plain model's size."""
+    whole, learned = size([model]), size([private])
+    each = [group.start for group in private.groups.values()]
     return Cost(
         tasks=tasks,
-        shared=whole.numbers - private.numbers,
+        learned=len(private.learned()),
+        shared=whole.numbers - learned.numbers,
         first_context=sum(c.groups * context_numbers(c.family, c.dim, first=True) for c in bound),
         context_per_task=sum(c.groups * context_numbers(c.family, c.dim) for c in bound),
-        private_per_task=private.numbers // tasks,
+        private_per_task=sum(map(numbers, each)),
         plain=plain.numbers,
-        shared_bytes=whole.bytes - private.bytes,
-        private_bytes_per_task=private.bytes // tasks,
+        shared_bytes=whole.bytes - learned.bytes,
+        private_bytes_per_task=sum(start.nbytes for start in each),
         plain_bytes=plain.bytes,
     )
 
@@ -155,5 +170,9 @@ def size(modules: Iterable[nn.Module]) -> Size:
     """The size of what modules keep in their state, tensors that they share counted once."""
     kept = (t for module in modules for t in module.state_dict(keep_vars=True).values())
     tensors = {id(t): t for t in kept if isinstance(t, Tensor)}.values()
-    numbers = sum(t.numel() * (2 if t.is_complex() else 1) for t in tensors)
-    return Size(numbers, sum(t.nbytes for t in tensors))
+    return Size(sum(map(numbers, tensors)), sum(t.nbytes for t in tensors))
+
+
+def numbers(tensor: Tensor) -> int:
+    """How many real numbers it has."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1)

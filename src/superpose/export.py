@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, layers
-from superpose.nn.private import Private
+from superpose.nn.private import PrivateState
 from superpose.nn.selection import Selection
 
 UNKNOWN = -1
@@ -99,9 +99,10 @@ def _without_private_tensors(model: Superposed) -> Superposed:
     memo = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     bare = copy.deepcopy(model, memo)
     for layer in layers(bare):
-        for name in layer.private_tensors():
+        for name in layer.private:
             for kept in (layer._parameters, layer._buffers):
                 if name in kept:  # as an attribute it is no part of a program
                     vars(layer)[name] = kept.pop(name)
-        layer.private = Private()
+        layer.private = {}
+    PrivateState.put_into(layers(bare))
     return bare

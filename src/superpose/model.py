@@ -24,6 +24,7 @@ from superpose.nn.complex import complexify
 from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
 from superpose.nn.plain import layer_class, made_of
+from superpose.nn.private import PrivateState
 from superpose.nn.rows import is_among, of_all_rows
 from superpose.nn.selection import Selection, Tasks, active, untraced
 
@@ -127,8 +128,7 @@ class Superposed(nn.Module):
         label: Name = number if name is None else name
         check_names([*names, label])
         names[label] = number
-        for layer in layers(self):
-            layer.add_task_tensors(number)
+        private_state(self).add(number)
         return label
 
     def remove_task(self, task: Name) -> None:
@@ -143,9 +143,7 @@ class Superposed(nn.Module):
         superposition.spent = max(superposition.spent, number + 1)
         for name in [n for n, known in superposition.names.items() if known == number]:
             del superposition.names[name]
-        for layer in layers(self):
-            for tensors in layer.private_tensors().values():
-                tensors.remove(number)
+        private_state(self).remove(number)
 
     def rename_task(self, old: Name, new: str) -> None:
         """Change what a task is called; its contexts and private parameters stay."""
@@ -156,10 +154,22 @@ class Superposed(nn.Module):
         names.update(renamed)
 
     def private_parameters(self, task: Name) -> list[nn.Parameter]:
-        """The trainable parameters that a task has for itself."""
+        """The trainable parameters that a task has for itself: one, of all its numbers, flat.
+
+        A network whose numbers are of several types has one for each type.
+        """
         number = self.superposition.number(task)
-        tensors = [t.of(number) for la in layers(self) for t in la.private_tensors().values()]
-        return [t for t in tensors if isinstance(t, nn.Parameter) and t.requires_grad]
+        flats = [group.of(number) for group in private_state(self).groups.values()]
+        return [flat for flat in flats if isinstance(flat, nn.Parameter) and flat.requires_grad]
+
+    def private_tensors(self, task: Name) -> dict[str, Tensor]:
+        """What a task has for itself, by the plain network's names: views, which can be written to.
+
+        >>> model = superpose(nn.Linear(4, 2), tasks=["cats", "dogs"])
+        >>> model.private_tensors("dogs")["bias"].shape
+        torch.Size([2])
+        """
+        return private_state(self).of(self.superposition.number(task))
 
     @untraced
     def selection(self, task: Task | None = None) -> Selection:
@@ -177,7 +187,8 @@ class Superposed(nn.Module):
         row = tasks.row
         if isinstance(ids, tuple) and row is not None:
             row = row.unsqueeze(0)
-        return Selection(row, {layer.path: layer.select(tasks) for layer in own})
+        private = own[-1].private_state.select(tasks)
+        return Selection(row, {la.path: la.select(tasks, private.get(la, {})) for la in own})
 
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
         """The forward pass of a selection, where the task has to be data.
@@ -199,7 +210,9 @@ class Superposed(nn.Module):
 
     def cost(self) -> Cost:
         """Numbers and bytes stored, beside the paper's Table 1 and beside separate models."""
-        return cost(self, layers(self), len(self.tasks), self.superposition.plain_size)
+        bound = [context for layer in layers(self) for context in layer.contexts.values()]
+        known = self.superposition
+        return cost(self, bound, private_state(self), len(known.names), known.plain_size)
 
     def summary(self) -> Summary:
         """What is superposed, what all tasks share and what each task has for itself."""
@@ -294,9 +307,9 @@ def build(
     model.__class__ = _superposed_class(plain, kind)  # type: ignore[arg-type]
     assert isinstance(model, kind)
     model.superposition = Superposition(family, seed, names, conversion, size([net]))
-    for layer in layers(model):
-        for number in names.values():
-            layer.add_task_tensors(number)
+    private = PrivateState.put_into(layers(model))
+    for number in names.values():
+        private.add(number)
     return model
 
 
@@ -339,11 +352,13 @@ def layers(model: nn.Module) -> list[Layer]:
         if module is None or module in seen:
             continue
         seen[module] = None
-        inside = module._modules
-        if isinstance(module, Layer):
-            inside = {name: child for name, child in inside.items() if name != "private"}
-        waiting += reversed(inside.values())
+        waiting += reversed(module._modules.values())
     return [module for module in seen if isinstance(module, Layer)]
+
+
+def private_state(model: nn.Module) -> PrivateState:
+    """What each task of a superposed model has for itself."""
+    return layers(model)[-1].private_state
 
 
 @functools.cache

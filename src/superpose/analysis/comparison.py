@@ -152,7 +152,7 @@ def _solved(
         for place, (part, both) in enumerate(zip(seen, moments, strict=True)):
             w, left, fitted = matrix[:, part.outputs], both, both
             if bias is not None:
-                own = weight.layer.private_tensors()[bias].of(number).detach().double()
+                own = weight.layer.private[bias].of(number).detach().double()
                 left = _without(both, own.view(matrix.shape[0], -1)[:, part.outputs])
                 fitted = both.centred()
             error = left.energy.sum() - 2 * (w * left.cross).sum() + ((w @ left.gram) * w).sum()

@@ -24,9 +24,10 @@ class Inspect:
     def run(self) -> None:
         """Read it all, which checks it, and print."""
         from superpose.checkpoint import read
+        from superpose.nn.private import is_private
 
         header, tensors = read(self.file)
-        private = {name for name in tensors if ".private." in f".{name}"}
+        private = {n for n in tensors if is_private(n) or ".private." in f".{n}"}  # formats 2, 1
         facts = {
             "file": str(self.file),
             "tasks": [name for name, _ in header["tasks"]],
@@ -44,7 +45,6 @@ class Inspect:
         tasks = facts["tasks"]
         print(f"{self.file}: {len(tasks)} models: {', '.join(map(str, tasks))}")
         print(f"{facts['method']}, {facts['family']['name']} contexts, seed {facts['seed']}")
-        each = facts["private_bytes"] // len(tasks)
-        print(f"{facts['shared_bytes']:,} bytes shared, {each:,} bytes private to each model")
+        print(f"{facts['shared_bytes']:,} bytes shared, {facts['private_bytes']:,} bytes private")
         for name, shape in facts["tensors"].items():
             print(f"  {name} {tuple(shape)}")

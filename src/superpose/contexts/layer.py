@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from superpose.contexts.base import Context, Drawn, Family, stack
+from superpose.contexts.base import (
+    Context,
+    Drawn,
+    Family,
+    Unchanged,
+    register,
+    stack,
+)
 from superpose.keys import Key
 
 
@@ -45,6 +52,19 @@ class LayerContext:
         drawn = torch.stack([self.family.draw(key, self.dim) for key in self.keys(task)])
         return drawn.squeeze(0)
 
+    def drawn(
+        self, unique: list[int], row: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> Tensor:
+        """The same, kept in the cache; with rows, those of `unique[row[i]]` for each row i."""
+        assert isinstance(self.family, Drawn)
+        start = replace(self, family=Starts(self.family))
+        if row is None:
+            found = start.fixed(unique[0], device, dtype)
+        else:
+            found = start.fixed_by_row(unique, row, device, dtype)
+        assert isinstance(found, Start)
+        return found.numbers
+
     def make(self, numbers: Tensor) -> Context:
         """C of learned numbers."""
         assert isinstance(self.family, Drawn)
@@ -59,6 +79,29 @@ class LayerContext:
     ) -> Context:
         """C(unique[row[i]]) for each row i, stacked."""
         return cache.table(self, device, dtype).rows(unique, row)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Start(Unchanged):
+    """The numbers that a learned context starts from; by itself it changes nothing."""
+
+    numbers: Tensor
+
+
+@dataclass(frozen=True)
+class Starts(Family):
+    """The numbers that the contexts of a learnable family start from."""
+
+    family: Drawn
+
+    def context(self, key: Key, dim: int) -> Context:
+        """The numbers, as they are drawn."""
+        return Start(self.family.draw(key, dim))
+
+    def moments(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of the family."""
+        return self.family.moments(w, x)
 
 
 class Table:

@@ -15,9 +15,11 @@ from superpose.errors import SuperposeError
 from superpose.nn.conv import ConvLayer
 from superpose.nn.custom import Keeper, OwnLayer, is_vector
 from superpose.nn.forms import WEIGHTED, form, keeper_form, kept, makes_weights
-from superpose.nn.layer import Layer, joined
+from superpose.nn.layer import Layer
+from superpose.nn.names import inside, joined
 from superpose.nn.norm import NormLayer
 from superpose.nn.pairing import pair
+from superpose.nn.private import is_private
 
 PRIVATE_MODES = ("per-task", "shared", "none")
 CONV_MODES = ("kernel", "channel")
@@ -99,8 +101,7 @@ def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
     every = [*model.named_modules(remove_duplicate=False)]  # a layer may have several names
     paths = [(path, layer) for path, layer in every if isinstance(layer, Layer)]
     told = {joined(path, name) for path, la in paths for name in (*la.contexts, *la.private)}
-    inner = tuple(joined(path, "private.") for path, _ in paths)
-    rest = [name for name in model.state_dict() if not name.startswith(inner)]
+    rest = [name for name in model.state_dict() if not is_private(name)]
     return Summary(superposed, private, [name for name in rest if name not in told])
 
 
@@ -200,11 +201,6 @@ def _check_converted(
             "other tensors): name them in skip if that is meant, or in private_layers",
             stacklevel=5,
         )
-
-
-def inside(name: str, outer: Iterable[str]) -> bool:
-    """Whether a module is one of these, or in one of them."""
-    return any(name == one or name.startswith(f"{one}.") for one in outer)
 
 
 def _check_initialised(name: str, module: nn.Module) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose import contexts, functional
-from superpose.contexts import Context, Family, LayerContext, stack
+from superpose.contexts import Context, Family, LayerContext
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
+from superpose.nn.names import joined
 from superpose.nn.pairing import Pairing
-from superpose.nn.private import PerTask, Private, by_row
+from superpose.nn.private import STATE, Part, PrivateState, by_row
 from superpose.nn.rows import ByRow, may_be, without_rows
 from superpose.nn.selection import (
     Selected,
@@ -27,11 +28,6 @@ from superpose.nn.selection import (
 )
 
 CONTEXT = "_context"  # a weight's name and this: the learned numbers of its context
-
-
-def joined(layer: str, name: str) -> str:
-    """The full name of a layer's tensor; a model that is one layer has no name of its own."""
-    return f"{layer}.{name}" if layer else name
 
 
 def holder(layer: nn.Module, name: str) -> dict[str, Any] | None:
@@ -56,11 +52,12 @@ class Layer(nn.Module):
     path: str
     plain_class: type[nn.Module]
     contexts: dict[str, LayerContext]
-    private: Private
+    private: dict[str, Part]
     bases: dict[str, Tensor] | nn.ParameterDict
     guides: dict[str, Tensor]
     batch_dim: int | None
     pairing: Pairing | None
+    private_state: PrivateState  # of the whole model, in its last layer
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         name = type(self).__name__
@@ -83,7 +80,8 @@ class Layer(nn.Module):
 
     def read_out(self, task: int) -> dict[str, Tensor]:
         """What a plain layer needs to do what this one does for a task: W C(k), private tensors."""
-        return self.plain_tensors(self.select(Tasks([task], None)))
+        own = {name: part.of(task) for name, part in self.private.items()}
+        return self.plain_tensors(self.select(Tasks([task], None), own))
 
     def in_all(self) -> dict[str, Tensor]:
         """The weights that have a base, as they stand: W₀ + W."""
@@ -160,7 +158,7 @@ class Layer(nn.Module):
         self.path = path
         self.batch_dim = batch_dim
         self.contexts = {}
-        self.private = Private()
+        self.private = {}
         self.bases = {}
         self.guides = {}
         self.pairing = None
@@ -170,7 +168,7 @@ class Layer(nn.Module):
             key = joined(path, f"change.{name}" if base else name)
             self.contexts[name] = LayerContext(family, seed, key, dim, groups)
             if isinstance(family, Drawn) and family.learnable:
-                self.private[name + CONTEXT] = PerTask(nn.Parameter(torch.empty(0)))
+                self.make_private([name + CONTEXT])
         if base and self.contexts:
             own = {name: self.stored(name).detach().clone() for name in self.contexts}
             self.bases = nn.ParameterDict({n: nn.Parameter(w, False) for n, w in own.items()})
@@ -184,50 +182,52 @@ class Layer(nn.Module):
 
     def make_private(self, names: Iterable[str]) -> None:
         """Let each task have its own of these tensors."""
-        for name in names:
-            self.private[name] = PerTask(self.stored(name))
+        self.private |= {name: Part.like(self, name) for name in names}
 
     def unsuperpose(self) -> None:
         """Become the plain layer again."""
-        for name, tensors in self.private_tensors().items():
+        for name, part in self.private.items():
             if not name.endswith(CONTEXT):
-                getattr(self, name).requires_grad_(tensors.trained)
+                getattr(self, name).requires_grad_(part.trained)
         plain = self.plain_class
         own = "path plain_class contexts private bases guides batch_dim pairing"
         for name in own.split():
             delattr(self, name)
+        self._modules.pop(STATE, None)
         self.__class__ = plain  # type: ignore[assignment]
 
-    def add_task_tensors(self, task: int) -> None:
-        """Give a new task its private tensors, as they were before any task was learned."""
-        for name, tensors in self.private_tensors().items():
-            if name.endswith(CONTEXT):
-                weight = name.removesuffix(CONTEXT)
-                tensors.add(task, self.contexts[weight].numbers(task).to(self._real_like(weight)))
-            else:
-                tensors.add(task, getattr(self, name))
+    def template(self, name: str) -> Tensor:
+        """What a task starts from: the layer's own tensor, or no change of a derived context."""
+        if not name.endswith(CONTEXT):
+            own: Tensor = self.stored(name)
+            return own
+        weight = name.removesuffix(CONTEXT)
+        shape = self.contexts[weight].numbers(0).shape
+        return nn.Parameter(torch.zeros(shape).to(self._real_like(weight)))
 
-    def private_tensors(self) -> dict[str, PerTask]:
-        """What every task has for itself, by name."""
-        return cast(dict[str, PerTask], self.private._modules)
+    def drawn_numbers(self, name: str, task: int) -> Tensor | None:
+        """What a learned context started from, by the name of its change; None for other names."""
+        if not name.endswith(CONTEXT):
+            return None
+        weight = name.removesuffix(CONTEXT)
+        return self.contexts[weight].numbers(task).to(self._real_like(weight))
 
-    def select(self, tasks: Tasks) -> Selected:
-        """The contexts and private tensors of these tasks, and bound weights kept elsewhere."""
-        own = self.private_tensors()
+    def select(self, tasks: Tasks, own: dict[str, Tensor]) -> Selected:
+        """The contexts of these tasks, their private tensors, and bound weights kept elsewhere."""
         contexts = {n: self._context(n, own.get(n + CONTEXT), tasks) for n in self.contexts}
-        private = {n: t.select(tasks) for n, t in own.items() if not n.endswith(CONTEXT)}
+        private = {n: tensor for n, tensor in own.items() if not n.endswith(CONTEXT)}
         if self.pairing is not None:
             for name in self.contexts:
                 weights = [self.slot(task).stored(name) for task in tasks.unique]
                 private[name] = by_row(weights, tasks.row)
         return Selected(contexts, private)
 
-    def _context(self, name: str, learned: PerTask | None, tasks: Tasks) -> Context:
-        layer = self.contexts[name]
-        if learned is not None:
-            contexts = [layer.make(learned.of(task)) for task in tasks.unique]
-            return contexts[0] if tasks.row is None else stack(contexts, tasks.row)
-        like = self._real_like(name)
+    def _context(self, name: str, change: Tensor | None, tasks: Tasks) -> Context:
+        """C(k), of the numbers that were drawn for it, or of those and what was learned."""
+        layer, like = self.contexts[name], self._real_like(name)
+        if change is not None:
+            drawn = layer.drawn(tasks.unique, tasks.row, like.device, like.dtype)
+            return layer.make(drawn + change)
         if tasks.row is None:
             return layer.fixed(tasks.unique[0], like.device, like.dtype)
         return layer.fixed_by_row(tasks.unique, tasks.row, like.device, like.dtype)
@@ -247,7 +247,7 @@ class Layer(nn.Module):
         """
         if task is not None:
             tasks = Tasks.of(whole_numbers(task), self.weight_device())
-            return self.select(tasks), None if tasks.row is None else len(tasks.row)
+            return self.select(tasks, {}), None if tasks.row is None else len(tasks.row)
         selection: Selection | None = active.selection
         if selection is None or self.path not in selection.layers:
             raise SuperposeError(

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from superpose import functional
 from superpose.errors import SuperposeError
-from superpose.nn.layer import Layer, MatrixLayout, joined, standalone
+from superpose.nn.layer import Layer, MatrixLayout, standalone
+from superpose.nn.names import joined
 from superpose.nn.reading import of_active_task
 from superpose.nn.rows import ByRow
 from superpose.nn.selection import Selected, TaskIds

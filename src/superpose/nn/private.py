@@ -1,81 +1,287 @@
-"""Tensors that every task has for itself."""
+"""Tensors that every task has for itself: one flat tensor a task, of which layers see views.
+
+A task that has learned nothing shares the memory of the start, copy on write, so it costs little
+more than its name, and the number of tensors grows with the tasks, not with tasks × layers. Each
+task's tensor is a parameter of its own: an optimiser that was made once trains every task, and its
+momentum and weight decay do not reach the other tasks, whose parameters have no gradient.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
+from superpose.nn.names import joined
 from superpose.nn.selection import Tasks
 
+if TYPE_CHECKING:
+    from superpose.nn.layer import Layer
 
-class Private(nn.Module):
-    """What every task has for itself of one layer, by the name that it has there.
+STATE = "private_state"  # the last layer has it: a container runs all that is put into it
+TRAINED, FROZEN, STATISTICS = "trained", "frozen", "statistics"
 
-    Unlike `nn.ModuleDict` it has no methods that a tensor could not be named after, such as `keys`.
+
+@dataclass(eq=False)
+class Part:
+    """One private tensor of a layer, and where it is in the flat tensors of the tasks."""
+
+    layer: Layer
+    name: str
+    kind: str
+    shape: torch.Size
+    group: Group = field(init=False)
+    offset: int = field(init=False)
+
+    @classmethod
+    def like(cls, layer: Layer, name: str) -> Part:
+        """The tensor that a layer has under this name, now each task's own."""
+        template = layer.template(name)
+        learns = isinstance(template, nn.Parameter)
+        kind = (TRAINED if template.requires_grad else FROZEN) if learns else STATISTICS
+        return cls(layer, name, kind, template.shape)
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it has."""
+        return self.shape.numel()
+
+    @property
+    def trained(self) -> bool:
+        """Whether tasks learn it."""
+        return self.kind == TRAINED
+
+    def of(self, task: int) -> Tensor:
+        """The task's tensor: a view of its flat one."""
+        return self.group.of(task)[self.offset : self.offset + self.numel].view(self.shape)
+
+    def template(self) -> Tensor:
+        """What the layer has: a new task starts from it."""
+        return self.layer.template(self.name).detach()
+
+
+class Group(nn.Module):
+    """The flat tensors of all tasks, of one type of number: parameters, or buffers (statistics).
+
+    Only those that differ from what a new task has are in its state.
     """
 
-    def __getitem__(self, name: str) -> PerTask:
-        return cast(PerTask, self._modules[name])
-
-    def __setitem__(self, name: str, tensors: PerTask) -> None:
-        self.register_module(name, tensors)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._modules
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-
-class PerTask(nn.Module):
-    """One tensor for each task: parameters if the template is one, buffers (statistics) if not.
-
-    Each is a tensor of its own, so an optimiser leaves those of the other tasks alone: momentum and
-    weight decay do not reach a tensor that has no gradient.
-    """
-
-    def __init__(self, template: Tensor) -> None:
+    def __init__(self, kind: str, parts: list[Part]) -> None:
         super().__init__()
-        self.is_parameter = isinstance(template, nn.Parameter)
-        self.trained = template.requires_grad
+        self.kind, self.parts = kind, parts
+        offset = 0
+        for part in parts:
+            part.group, part.offset = self, offset
+            offset += part.numel
+        self.start = self.templates()
 
-    def add(self, task: int, value: Tensor) -> None:
-        """Give the task its own copy of `value`."""
-        own = value.detach().clone()
-        if self.is_parameter:
-            self.register_parameter(str(task), nn.Parameter(own, self.trained))
-        else:
-            self.register_buffer(str(task), own)
+    def add(self, task: int) -> None:
+        """Give a new task what the layers have now."""
+        now = self.templates()
+        self._put(task, fresh(self.start) if same(now, self.start) else now)
 
     def remove(self, task: int) -> None:
         """Forget the task's tensor."""
         delattr(self, str(task))
 
     def of(self, task: int) -> Tensor:
-        """The task's tensor."""
-        return self._tensors()[str(task)]
+        """The task's flat tensor."""
+        return self.flats()[str(task)]
 
-    def select(self, tasks: Tasks) -> Tensor:
-        """The task's tensor itself, or a new one with a row for each row of the batch."""
-        own = self._tensors()
-        chosen = [own[str(task)] for task in tasks.unique]
-        if is_sharded(chosen[0]):
-            raise SuperposeError(
-                "private tensors are chosen before a layer runs, when its parameters are sharded: "
-                "shard the model as a whole, not its layers too, or say private='shared'"
-            )
-        return by_row(chosen, tasks.row)
-
-    def _tensors(self) -> dict[str, Tensor]:
+    def flats(self) -> dict[str, Tensor]:
         """By task; `getattr` would take ten times as long. A replica has them as attributes."""
         return cast(dict[str, Tensor], self._parameters or self._buffers or vars(self))
+
+    def templates(self) -> Tensor:
+        """What the layers have, as one flat tensor."""
+        return torch.cat([part.template().reshape(-1) for part in self.parts])
+
+    def learned(self) -> list[int]:
+        """The tasks whose tensor differs, by a bit, from what a new task would have."""
+        new = self.templates()
+        started = same(new, self.start)
+        return [
+            int(task)
+            for task, flat in self.flats().items()
+            if not (started and is_fresh(flat)) and not same(flat, new)
+        ]
+
+    def restart(self) -> None:
+        """Forget what all tasks have learned: they start from what the layers have now."""
+        self.start = self.templates()
+        for task in list(self.flats()):
+            self._put(int(task), fresh(self.start))
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """The tensors of all parts, from (…, numbers); leading dimensions stay."""
+        parts = flat.split([part.numel for part in self.parts], -1)
+        lead = flat.shape[:-1]
+        return [one.view(lead + part.shape) for one, part in zip(parts, self.parts, strict=True)]
+
+    def _put(self, task: int, flat: Tensor) -> None:
+        """Make this the task's tensor; an optimiser that knows its parameter goes on knowing it."""
+        known = self.flats().get(str(task))
+        if known is not None and torch._has_compatible_shallow_copy_type(known, flat):
+            known.data = flat
+        elif self.kind == STATISTICS:
+            self.register_buffer(str(task), flat)
+        else:
+            trained = self.kind == TRAINED if known is None else known.requires_grad
+            self.register_parameter(str(task), nn.Parameter(flat, trained))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """As for any module, but those that share the start's memory go on sharing it."""
+        self.start = fn(self.start)
+        kept: dict[str, Any] = self._parameters or self._buffers
+        order = dict(kept)
+        sharing = {} if self.start.is_shared() else {t: f for t, f in order.items() if is_fresh(f)}
+        for task in sharing:
+            del kept[task]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        moved = dict(kept)
+        kept.clear()
+        kept.update({task: moved.get(task, flat) for task, flat in order.items()})
+        for task in sharing:
+            self._put(int(task), fresh(self.start))
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        for task in self.learned():
+            flat = self.of(task)
+            destination[f"{prefix}{task}"] = flat if keep_vars else flat.detach()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Tensor],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Take what was learned; the other tasks start from what the layers have."""
+        self.restart()
+        for key, value in state_dict.items():
+            task = key.removeprefix(prefix)
+            if not key.startswith(prefix):
+                continue
+            if task not in self.flats():
+                unexpected_keys.append(key)
+            elif value.shape != self.start.shape:
+                shapes = f"{tuple(value.shape)}, and {tuple(self.start.shape)} in the model"
+                error_msgs.append(f"size mismatch for {key}: it is {shapes}")
+            else:
+                with torch.no_grad():
+                    self.of(int(task)).copy_(value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles have no copy of what shares the start's memory."""
+        state = dict(vars(self))
+        for name in ("_parameters", "_buffers"):
+            kept = {t: None if is_fresh(flat) else flat for t, flat in state[name].items()}
+            state[name] = kept
+        return state | {"frozen": [t for t, p in self.named_parameters() if not p.requires_grad]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        frozen = state.pop("frozen")
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        for task, flat in list((self._parameters or self._buffers).items()):
+            if flat is None:
+                self._put(int(task), fresh(self.start))
+        for task in frozen:
+            self.of(int(task)).requires_grad_(False)
+
+
+class PrivateState(nn.Module):
+    """What all tasks of a model have for themselves.
+
+    It is a module inside the last superposed layer, so that a state is loaded after those of all
+    layers, which it starts from, and no container has more modules than the plain one.
+    """
+
+    def __init__(self, layers: Iterable[Layer]) -> None:
+        super().__init__()
+        alike: dict[tuple[str, torch.dtype, torch.device], list[Part]] = {}
+        for part in (part for layer in layers for part in layer.private.values()):
+            template = part.template()
+            alike.setdefault((part.kind, template.dtype, template.device), []).append(part)
+        for (kind, _, _), parts in alike.items():
+            same_kind = sum(name.startswith(kind) for name in self._modules)
+            name = f"{kind}_{same_kind + 1}" if same_kind else kind
+            self.register_module(name, Group(kind, parts))
+
+    @classmethod
+    def put_into(cls, layers: list[Layer]) -> PrivateState:
+        """Make it, from what the layers say is private."""
+        layers[-1].private_state = made = cls(layers)
+        return made
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """By name."""
+        return cast(dict[str, Group], self._modules)
+
+    def add(self, task: int) -> None:
+        """Give a new task its tensors, as the layers have them."""
+        for group in self.groups.values():
+            group.add(task)
+
+    def remove(self, task: int) -> None:
+        """Forget a task's tensors."""
+        for group in self.groups.values():
+            group.remove(task)
+
+    def of(self, task: int) -> dict[str, Tensor]:
+        """A task's tensors, by the names that they have in the plain network."""
+        parts = [part for group in self.groups.values() for part in group.parts]
+        return {joined(part.layer.path, part.name): part.of(task) for part in parts}
+
+    def learned(self) -> list[int]:
+        """The tasks that have learned something."""
+        found = {task: None for group in self.groups.values() for task in group.learned()}
+        return sorted(found)
+
+    def select(self, tasks: Tasks) -> dict[Layer, dict[str, Tensor]]:
+        """For each layer its tensors of a task, or of the task of each row, (rows, …)."""
+        found: dict[Layer, dict[str, Tensor]] = {}
+        for group in self.groups.values():
+            flats = [group.of(task) for task in tasks.unique]
+            if is_sharded(flats[0]):
+                raise SuperposeError(
+                    "private tensors are chosen before the layers run, and these are sharded: "
+                    "shard the model as a whole, and call it, not a method of it"
+                )
+            tensors = group.split(by_row(flats, tasks.row))
+            for part, tensor in zip(group.parts, tensors, strict=True):
+                found.setdefault(part.layer, {})[part.name] = tensor
+        return found
+
+
+def fresh(start: Tensor) -> Tensor:
+    """A copy of the start that takes no memory until it is written to."""
+    return torch._lazy_clone(start) if start.device.type in ("cpu", "cuda") else start.clone()
+
+
+def is_fresh(flat: Tensor) -> bool:
+    """Whether nothing was written to a copy of the start yet."""
+    return bool(torch._C._is_cow_tensor(flat))  # type: ignore[attr-defined]
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same bits."""
+    if one.dtype != other.dtype or one.device != other.device:
+        return False
+    return torch.equal(one.detach().view(torch.uint8), other.detach().view(torch.uint8))
+
+
+def is_private(name: str) -> bool:
+    """Whether a tensor of this name, in a state, is some task's own."""
+    return f".{STATE}." in f".{name}"
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -85,4 +291,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def by_row(tensors: list[Tensor], row: Tensor | None) -> Tensor:
     """The one tensor itself, or a new one that has `tensors[row[i]]` in row i."""
-    return tensors[0] if row is None else torch.stack(tensors).index_select(0, row)
+    if row is None:
+        return tensors[0]
+    stacked = torch.stack(tensors)
+    return stacked if len(tensors) == len(row) else stacked.index_select(0, row)

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from superpose.nn.layer import holder, joined
+from superpose.nn.layer import holder
+from superpose.nn.names import joined
 from superpose.nn.rows import ByRow, Unread
 from superpose.nn.selection import active
 

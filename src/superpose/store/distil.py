@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superpose.model import Superposed, layers
+from superpose.model import Superposed, layers, private_state
 from superpose.nn.conv import ConvLayer
 from superpose.store.inputs import Rows, quiet_run
 from superpose.store.sources import Sources
@@ -35,8 +35,7 @@ def finetune(
     wanted = {name: _outputs(sources.open(name), rows[name], batch_size) for name in names}
     energy = {name: outputs.square().mean() for name, outputs in wanted.items()}
     trained = [getattr(layer, name) for layer in layers(packed) for name in layer.contexts]
-    private = [tensors for layer in layers(packed) for tensors in layer.private_tensors().values()]
-    trained += [p for tensors in private for p in tensors.parameters()]
+    trained += private_state(packed).parameters()
     frozen = [parameter for parameter in trained if not parameter.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(True)

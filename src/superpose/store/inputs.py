@@ -18,8 +18,9 @@ from superpose.model import layers
 from superpose.nn.attention import MultiheadAttention
 from superpose.nn.conv import ForwardConv
 from superpose.nn.custom import CustomLayer
-from superpose.nn.layer import Layer, joined
+from superpose.nn.layer import Layer
 from superpose.nn.linear import LinearLayer
+from superpose.nn.names import joined
 
 PLACES = 8
 

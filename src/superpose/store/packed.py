@@ -16,9 +16,10 @@ from superpose.contexts import Family
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, build, check_names, layers, several, unsuperpose
-from superpose.nn.convert import Conversion, inside
+from superpose.nn.convert import Conversion
 from superpose.nn.forms import kept
-from superpose.nn.layer import CONTEXT, joined
+from superpose.nn.layer import CONTEXT
+from superpose.nn.names import inside, joined
 from superpose.store.distil import finetune as distil
 from superpose.store.inputs import evaluating
 from superpose.store.solve import solve
@@ -172,9 +173,9 @@ class Packed(Superposed):
         number = self.superposition.number(name)
         state = net.state_dict()
         for layer in layers(self):
-            for tensor, own in layer.private_tensors().items():
+            for tensor, part in layer.private.items():
                 if not tensor.endswith(CONTEXT):
-                    own.of(number).detach().copy_(state[joined(layer.path, tensor)])
+                    part.of(number).detach().copy_(state[joined(layer.path, tensor)])
 
 
 def pack(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from superpose.model import Superposed
-from superpose.nn.layer import joined
+from superpose.nn.names import joined
 from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching, weights_of
 from superpose.store.sources import Sources
 
@@ -250,7 +250,7 @@ def _store(weight: Weight, problems: list[Problem]) -> None:
         matrix[:, problem.outputs] = w
         if bias is not None:
             for task, value in biases.items():
-                own = layer.private_tensors()[bias].of(task)
+                own = layer.private[bias].of(task)
                 own.detach().view(matrix.shape[0], -1)[:, problem.outputs] = value.to(own)
     with torch.no_grad():
         target.copy_(weight.from_matrix(matrix))
