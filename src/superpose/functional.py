@@ -210,6 +210,8 @@ def linear(
 
 
 class _GuidedLinear(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: Tensor, weight: Tensor, guide: Tensor) -> Tensor:
         return F.linear(x, weight)

@@ -141,7 +141,6 @@ class SuperposedComplexBatchNorm(ChannelNorm, ComplexBatchNorm):
         own = self.own(selected, *TENSORS)
         if rows is not None:
             self.check_rows(input, rows)
-            self.check_mixed(own[2] is not None)
         return self.normalise(input, *own)
 
 

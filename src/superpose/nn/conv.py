@@ -23,7 +23,6 @@ class ConvLayer(Layer):
     own, all in one grouped convolution.
     """
 
-    rows_first = True
     weight: Any = of_active_task("weight")
     bias: Any = of_active_task("bias")
     groups: int

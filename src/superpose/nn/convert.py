@@ -23,6 +23,7 @@ from superpose.nn.private import is_private
 
 PRIVATE_MODES = ("per-task", "shared", "none")
 CONV_MODES = ("kernel", "channel")
+WAYS = ("auto", "direct", "mapped", "grouped")
 
 
 @dataclass
@@ -33,9 +34,10 @@ class Conversion:
     private_layers: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     conv: str = "kernel"
-    batch_dim: int | None = None
+    batch_dim: int | dict[str, int | None] | None = None
     base: bool = False  # each layer keeps a base that all tasks share, and superposes the rest
     random_pairing: bool = False  # layers of one shape change places, differently for each task
+    way: str = "auto"  # how mixed batches are computed
 
     def __post_init__(self) -> None:
         """Check what can be checked without the model."""
@@ -44,8 +46,18 @@ class Conversion:
             raise SuperposeError(f"private={self.private!r}: use one of {', '.join(PRIVATE_MODES)}")
         if self.conv not in CONV_MODES:
             raise SuperposeError(f"conv={self.conv!r}: use one of {', '.join(CONV_MODES)}")
-        if self.batch_dim not in (None, 0, 1):
-            raise SuperposeError(f"batch_dim={self.batch_dim!r}: use 0, 1 or None")
+        dims = self.batch_dim.values() if isinstance(self.batch_dim, dict) else [self.batch_dim]
+        if any(dim not in (None, 0, 1) for dim in dims):
+            raise SuperposeError(
+                f"batch_dim={self.batch_dim!r}: use 0, 1 or None, or one of them for each argument"
+            )
+        if self.way not in WAYS:
+            raise SuperposeError(f"way={self.way!r}: use one of {', '.join(WAYS)}")
+
+    @property
+    def layers_batch_dim(self) -> int | None:
+        """Where the rows are in the layers, unless they know themselves."""
+        return None if isinstance(self.batch_dim, dict) else self.batch_dim
 
 
 def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion) -> None:
@@ -60,7 +72,7 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
             continue
         kind = _form(name, module, conversion)
         if kind is not None:
-            batch_dim = batch_dims.get(name, conversion.batch_dim)
+            batch_dim = batch_dims.get(name, conversion.layers_batch_dim)
             _become(kind, module, name, family, seed, batch_dim, conversion)
         elif isinstance(module, nn.MultiheadAttention):
             skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, MatrixLayout
-from superpose.nn.norm import TrackedNorm
+from superpose.nn.selection import NotDirect
 
 
 class CustomLayer(Layer):
     """f(x; W C(k), b(k)), whatever f a subclass of one of PyTorch's layers computes.
 
-    With rows of many tasks, f is mapped over the rows and their tensors.
+    In a mixed batch private vectors of one input are spread over the dimensions before the last, as
+    norms and scales use them; other layers leave the rows to the model, which maps or groups them.
     """
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -24,42 +22,13 @@ class CustomLayer(Layer):
         selected, rows = self.selected()
         if rows is None:
             return self.of_one_task(self.plain_tensors(selected), *inputs, **options)
-        if isinstance(self, TrackedNorm):
-            self.check_mixed(self.running_mean is not None)
-        if self.training and any(name in selected.private for name in self._buffers):
-            raise SuperposeError(
-                f"layer {self.path!r} keeps statistics of the rows that it sees, which rows of "
-                "different tasks would change for each other: call model.eval(), or run each task "
-                "by itself"
-            )
-        given, structure = tree_flatten((inputs, options))
-        tensors = {i: x for i, x in enumerate(given) if isinstance(x, Tensor)}
-        dims = {
-            i: self.rows_at(x, rows, features=int(x.is_floating_point()))  # ids have none
-            for i, x in tensors.items()
-            if not self.common(x, rows)
-        }
-        if not dims:
-            raise SuperposeError(
-                f"layer {self.path!r} is given no rows of the batch, so it cannot have a result "
-                "for each of their tasks: run it once per task instead"
-            )
-        dim = next(iter(dims.values()))
-
-        def of_row(tensors: dict[str, Tensor], row: dict[int, Tensor]) -> Any:
-            alone = [row[i].unsqueeze(dims[i]) if i in dims else x for i, x in enumerate(given)]
-            positional, named = tree_unflatten(alone, structure)
-            y = self.plain_class.forward(self.plain_with(tensors), *positional, **named)
-            return tree_map(lambda one: one.squeeze(dim) if isinstance(one, Tensor) else one, y)
-
-        over_rows = torch.vmap(of_row, in_dims=(0, dims), out_dims=dim, randomness="different")
-        try:
-            return over_rows(self.plain_tensors(selected, rows), {i: given[i] for i in dims})
-        except (RuntimeError, ValueError) as error:
-            raise SuperposeError(
-                f"layer {self.path!r} cannot be mapped over rows of different tasks: run it once "
-                f"per task instead ({error})"
-            ) from error
+        if self.contexts or options or len(inputs) != 1 or not isinstance(inputs[0], Tensor):
+            raise NotDirect(self.path, "has a forward pass of its own")
+        x, own = inputs[0], selected.private
+        if any(vector.ndim != 2 or vector.shape[-1] != x.shape[-1] for vector in own.values()):
+            raise NotDirect(self.path, "has private tensors that are no vectors of its inputs")
+        spread = {name: self.spread(vector, x, rows) for name, vector in own.items()}
+        return self.of_one_task(spread, x)
 
     def of_one_task(self, tensors: dict[str, Tensor], *inputs: Any, **options: Any) -> Any:
         """The same for one task; what it sets anew, not in place, is kept too."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,8 @@ from superpose.errors import SuperposeError
 from superpose.nn.names import joined
 from superpose.nn.pairing import Pairing
 from superpose.nn.private import STATE, Part, PrivateState, by_row
-from superpose.nn.rows import ByRow, may_be, without_rows
 from superpose.nn.selection import (
+    NotDirect,
     Selected,
     Selection,
     TaskIds,
@@ -43,11 +43,9 @@ class Layer(nn.Module):
     `contexts` has an entry for each weight that is bound, `private` one for each tensor that every
     task has for itself. `bases` may have what all tasks have in common of a bound weight, which is
     W₀ + W C(k) then, and `guides` a matrix that its gradient is multiplied by. `batch_dim` is where
-    the rows are; None means first, with an error where that would be a guess. With a `pairing`, a
-    bound weight is that of another layer for each task.
+    the rows of a batch are, first unless it is said. With a `pairing`, a bound weight is that of
+    another layer for each task.
     """
-
-    rows_first: ClassVar[bool] = False  # rows cannot be anywhere else
 
     path: str
     plain_class: type[nn.Module]
@@ -312,57 +310,21 @@ class Layer(nn.Module):
         """Rows come first in layers of channels; a batch has `dims` dimensions, or two and more."""
         batch = x.ndim >= 2 if dims is None else x.ndim == dims
         if not batch or x.shape[0] != rows:
-            raise SuperposeError(
-                f"layer {self.path!r} was given {tuple(x.shape)}, which is not a batch of {rows} "
-                "rows: rows of different tasks cannot be told apart; run it once per task instead"
-            )
-
-    def for_rows(self, x: Tensor, rows: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """compute(x) for a batch; of what rows have in common, a result that is each row's own."""
-        if isinstance(x, ByRow):
-            each = x.own
-        elif self.row_dim != 1 and self._is_of_all_rows(x, rows):
-            each = x.expand(rows, *x.shape)
-        else:
-            return compute(x)
-        return ByRow.of(joined(self.path, "weight"), compute(each), self)
-
-    def _is_of_all_rows(self, x: Tensor, rows: int) -> bool:
-        """Whether x is a parameter of the network, or a single row for all of the batch."""
-        if isinstance(x, nn.Parameter):
-            return True
-        single = x.ndim > 2 and x.shape[0] == 1 < rows
-        return single and (self.row_dim == 0 or not may_be(rows, x.shape[1:-1]))
-
-    def common(self, x: Tensor, rows: int) -> bool:
-        """Whether x is something that all rows have in common, such as positions."""
-        return self.row_dim is None and without_rows(x, rows)
+            raise NotDirect(self.path, f"is given {tuple(x.shape)} in a batch of {rows} rows")
 
     @property
-    def row_dim(self) -> int | None:
+    def row_dim(self) -> int:
         """Where the rows are in this pass: second if they are tokens, else at `batch_dim`."""
-        return 1 if rows_are_tokens() else self.batch_dim
+        return 1 if rows_are_tokens() else self.batch_dim or 0
 
     def rows_at(self, x: Tensor, rows: int, features: int = 1) -> int:
-        """The dimension of x that holds the rows, before features; an error if it cannot be told.
+        """The dimension of x that holds the rows, before features.
 
         So a batch (rows, features) has them first, even if they are second elsewhere.
         """
-        dim = max(0, min(self.row_dim or 0, x.ndim - 1 - features))
+        dim = max(0, min(self.row_dim, x.ndim - 1 - features))
         if x.ndim < 2 or x.shape[dim] != rows:
-            raise SuperposeError(
-                f"layer {self.path!r} was given {tuple(x.shape)}, where dimension {dim} should be "
-                f"the {rows} rows of the batch: the model folds other things into it, so rows of "
-                "different tasks cannot be told apart; run it once per task instead"
-            )
-        tokens = rows_are_tokens()
-        guess = (tokens or self.batch_dim is None) and not self.rows_first
-        if guess and rows > 1 and may_be(rows, x.shape[dim + 1 : -1]):
-            choose = "say which holds the rows with batch_dim=0 or 1"
-            raise SuperposeError(
-                f"layer {self.path!r} was given {tuple(x.shape)} for {rows} rows, and more than "
-                f"one dimension has size {rows}: {'pack fewer tokens' if tokens else choose}"
-            )
+            raise NotDirect(self.path, f"is given {tuple(x.shape)} in a batch of {rows} rows")
         return dim
 
 

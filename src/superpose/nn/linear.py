@@ -7,12 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose import functional
-from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, MatrixLayout, standalone
-from superpose.nn.names import joined
 from superpose.nn.reading import of_active_task
-from superpose.nn.rows import ByRow
-from superpose.nn.selection import Selected, TaskIds
+from superpose.nn.selection import NotDirect, Selected, TaskIds
 
 
 class LinearLayer(Layer):
@@ -32,11 +29,7 @@ class LinearLayer(Layer):
         x = functional.complex_like(x, weight)
         bias = selected.private.get("bias", self.stored("bias"))
         if rows is not None:
-
-            def by_row(x: Tensor) -> Tensor:
-                return self.add_bias(self.product(selected, "weight", x, rows), bias, rows)
-
-            return self.for_rows(x, rows, by_row)
+            return self.add_bias(self.product(selected, "weight", x, rows), bias, rows)
         context, base = selected.contexts.get("weight"), self.bases.get("weight")
         bound = x if context is None else context.bind(x)
         y = functional.linear(bound, self.to_matrix(weight), bias, self.guides.get("weight"))
@@ -91,24 +84,11 @@ class Embedding(Layer, nn.Embedding):
         if rows is None:
             return self.plain_forward(selected, input)
         if self.max_norm is not None:
-            raise SuperposeError(
-                f"layer {self.path!r} shortens the entries of its table in place "
-                f"(max_norm={self.max_norm}), which it can do for one task at a time: run it once "
-                "per task instead"
-            )
-        dim = self.row_dim or 0
+            raise NotDirect(self.path, f"shortens entries of its table (max_norm={self.max_norm})")
+        dim = self.row_dim
         if input.ndim > 1 and input.shape[dim] == 1:  # positions, looked up once for all rows
             input = input.repeat_interleave(rows, dim)
-        if self.common(input, rows):
-            each = self.look_up(selected, input.expand(rows, *input.shape))
-            return ByRow.of(joined(self.path, "weight"), each, self)
-        if self.row_dim is None and rows > 1 and input.ndim == 1:
-            raise SuperposeError(
-                f"layer {self.path!r} was given {tuple(input.shape)} for {rows} rows, which may be "
-                f"an entry for each row, or {rows} that they have in common: if it is one for each "
-                "row, say batch_dim=0"
-            )
-        front = input.movedim(self.rows_at(input.unsqueeze(-1), rows, features=0), 0)
+        front = input.movedim(self.rows_at(input.unsqueeze(-1), rows), 0)
         return self.look_up(selected, front).movedim(0, dim)
 
     def look_up(self, selected: Selected, input: Tensor) -> Tensor:

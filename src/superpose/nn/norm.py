@@ -1,12 +1,11 @@
 """Norm layers whose scales, shifts and statistics each task has for itself."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer
 from superpose.nn.reading import of_active_task
 from superpose.nn.selection import Selected
@@ -34,24 +33,12 @@ class NormLayer(Layer):
 class ChannelNorm(NormLayer):
     """Norms with a scale and a shift for each channel, of x (B, C, …)."""
 
-    rows_first = True
-    over_rows: ClassVar[bool] = True  # statistics of a batch are over its rows
-
     def scale(self, y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """y ⊙ weight + bias, either (C,) or (B, C)."""
         tail = [1] * (y.ndim - 2)
         if weight is not None:
             y = y * weight.view(-1, y.shape[1], *tail)
         return y if bias is None else y + bias.view(-1, y.shape[1], *tail)
-
-    def check_mixed(self, tracked: bool) -> None:
-        """A row must not depend on the rows beside it, be it by running statistics."""
-        if self.training if tracked else self.over_rows:
-            raise SuperposeError(
-                f"layer {self.path!r} takes statistics over the rows of the batch, so rows of "
-                "different tasks would change each other: call model.eval() (with running "
-                "statistics), run each task by itself, or use a GroupNorm"
-            )
 
 
 class TrackedNorm(ChannelNorm, nn.modules.batchnorm._NormBase):
@@ -65,7 +52,6 @@ class TrackedNorm(ChannelNorm, nn.modules.batchnorm._NormBase):
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         self.check_rows(input, rows)
         weight, bias, mean, variance = self.own(selected, *AFFINE, *STATISTICS)
-        self.check_mixed(mean is not None)
         if mean is None or variance is None:
             y = F.instance_norm(input, eps=self.eps)
         else:
@@ -115,8 +101,6 @@ class GroupNorm(ChannelNorm, nn.GroupNorm):
 class InstanceNorm(TrackedNorm, nn.modules.instancenorm._InstanceNorm):
     """Instance norm; rows of different tasks need evaluation mode if statistics are tracked."""
 
-    over_rows = False
-
 
 class InstanceNorm1d(InstanceNorm, nn.InstanceNorm1d):
     """`nn.InstanceNorm1d` for each task."""
@@ -148,14 +132,8 @@ class LastDimNorm(NormLayer):
             return self.normalise(x, weight, bias)
         if weight is None:
             return self.normalise(x, None, None)
-
-        def by_row(x: Tensor) -> Tensor:
-            y, scale = self.normalise(x, None, None), self.spread(weight, x, rows)
-            if bias is None:
-                return y * scale
-            return torch.addcmul(self.spread(bias, x, rows), y, scale)
-
-        return self.for_rows(x, rows, by_row)
+        y, scale = self.normalise(x, None, None), self.spread(weight, x, rows)
+        return y * scale if bias is None else torch.addcmul(self.spread(bias, x, rows), y, scale)
 
 
 class LayerNorm(LastDimNorm, nn.LayerNorm):

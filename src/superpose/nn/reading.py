@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from superpose.nn.layer import holder
-from superpose.nn.names import joined
-from superpose.nn.rows import ByRow, Unread
 from superpose.nn.selection import active
 
 
 def of_active_task(name: str) -> Any:
     """A layer's tensor of this name; while a superposed model runs, what the active task has of it.
 
-    So a network that does not call a layer, but uses its weight, uses W C(k) and private biases.
+    So a network that does not call a layer, but uses its weight, uses W C(k) and private biases. In
+    a mixed batch there is no such tensor: its shape and type can be looked at, it has no values.
     """
 
     def get(layer: Any) -> Any:
@@ -27,10 +27,8 @@ def of_active_task(name: str) -> Any:
             return own(layer)
         if selection.rows is None:
             return layer.plain_tensor(selected, name)
-        full = joined(layer.path, name)
-        if name in selected.contexts:
-            return Unread.of(full, own(layer))
-        return ByRow.of(full, selected.private[name], layer)
+        stored = selected.private[name][0] if name in selected.private else own(layer)
+        return torch.empty_like(stored, device="meta")  # no one tensor is every row's
 
     def own(layer: Any) -> Any:
         place = holder(layer, name)

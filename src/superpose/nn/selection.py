@@ -75,6 +75,13 @@ class Selection(NamedTuple):
         return None if self.row is None or self.row.ndim == 0 else self.row.shape[-1]
 
 
+class NotDirect(SuperposeError):  # noqa: N818 (it is a reason, which the model acts on)
+    """A layer cannot tell the rows of a mixed batch apart: it is to be computed in another way."""
+
+    def __init__(self, layer: str, why: str) -> None:
+        super().__init__(f"layer {layer!r} {why}")
+
+
 class _Active(threading.local):
     def __init__(self) -> None:  # runs once in each thread that looks
         self.selection: Selection | None = None

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -20,13 +21,13 @@ from superpose import contexts, functional
 from superpose.contexts import Family
 from superpose.cost import Cost, Size, cost, size
 from superpose.errors import SuperposeError
+from superpose.model import mixed
 from superpose.nn.complex import complexify
 from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
 from superpose.nn.plain import layer_class, made_of
 from superpose.nn.private import PrivateState
-from superpose.nn.rows import is_among, of_all_rows
-from superpose.nn.selection import Selection, Tasks, active, untraced
+from superpose.nn.selection import NotDirect, Selection, Tasks, active, untraced
 
 Name = int | str
 Task = Name | Sequence[Name] | Sequence[Sequence[Name]] | Tensor
@@ -49,10 +50,16 @@ class Superposition:
     conversion: Conversion
     plain_size: Size
     spent: int = 0  # numbers below it were given out once: no context is used twice
+    ways: dict[Any, mixed.Found] = field(default_factory=dict)  # by kind of mixed batch
 
     def __post_init__(self) -> None:
         """Ask once, not at every forward pass."""
         self.complex_valued = self.family.complex_valued
+
+    @property
+    def knows_direct(self) -> bool:
+        """Whether some kind of mixed batch was found to be right when it is run directly."""
+        return any(found.way == "direct" for found in self.ways.values())
 
     def ids(self, task: Any) -> Ids:
         """The numbers of a task, of one task per row (rows,) or per token (1, tokens), checked."""
@@ -126,6 +133,7 @@ class Superposed(nn.Module):
         taken = (*names.values(), *(known for known in names if isinstance(known, int)))
         number = max(self.superposition.spent, *(one + 1 for one in taken))
         label: Name = number if name is None else name
+        self.superposition.ways.clear()  # what was right for one task may not be for two
         check_names([*names, label])
         names[label] = number
         private_state(self).add(number)
@@ -171,16 +179,13 @@ class Superposed(nn.Module):
         """
         return private_state(self).of(self.superposition.number(task))
 
-    @untraced
     def selection(self, task: Task | None = None) -> Selection:
         """Contexts and private tensors of a task, or of one per row or token, for `run`."""
-        known = self.superposition
-        ids = _chosen.get().get(id(known)) if task is None else known.ids(task)
-        if ids is None:
-            raise SuperposeError(
-                "no task was given: call model(x, task=…), or wrap the call in "
-                "`with model.task(…):`"
-            )
+        return self.selection_of(self._ids(task))
+
+    @untraced
+    def selection_of(self, ids: Ids) -> Selection:
+        """The same by the tasks' numbers."""
         own = layers(self)
         device = next(layer.weight_device() for layer in own if layer.contexts)
         tasks = Tasks.of(ids[0] if isinstance(ids, tuple) else ids, device)
@@ -190,23 +195,80 @@ class Superposed(nn.Module):
         private = own[-1].private_state.select(tasks)
         return Selection(row, {la.path: la.select(tasks, private.get(la, {})) for la in own})
 
+    def _ids(self, task: Task | None) -> Ids:
+        known = self.superposition
+        ids = _chosen.get().get(id(known)) if task is None else known.ids(task)
+        if ids is None:
+            raise SuperposeError(
+                "no task was given: call model(x, task=…), or wrap the call in "
+                "`with model.task(…):`"
+            )
+        return ids
+
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
-        """The forward pass of a selection, where the task has to be data.
+        """The forward pass of a selection, where the task has to be data; a mixed batch is direct.
 
         It can be mapped over with `torch.func.vmap`, and compiled with `fullgraph=True`.
         """
-        complex_valued = self.superposition.complex_valued
-        _check_rows(selection.rows, [*inputs, *options.values()])
+        if selection.rows is not None:
+            if not torch.compiler.is_compiling():
+                self._check_direct(selection, inputs, options)
+            elif not self.superposition.knows_direct:
+                raise SuperposeError(
+                    "whether a mixed batch of this network can be run directly is found out with "
+                    "the first one: run model(x, task=[…]) once, before it is compiled or exported"
+                )
+        return self.pass_of(selection, inputs, options)
+
+    def pass_of(self, selection: Selection, inputs: Any, options: Any) -> Any:
+        """The forward pass of a selection, unchecked."""
         before, active.selection = active.selection, selection
         try:
-            if complex_valued:
+            if self.superposition.complex_valued:
                 inputs, options = tree_map(_to_complex, (inputs, options))
                 with _explaining_complex():
                     return tree_map(_to_real, self._plain.forward(self, *inputs, **options))
-            y = self._plain.forward(self, *inputs, **options)
-            return y if selection.row is None else of_all_rows(y)
+            return self._plain.forward(self, *inputs, **options)
         finally:
             active.selection = before
+
+    @untraced
+    def _chosen_selection(self, ids: Ids, inputs: Any, options: Any) -> Selection | None:
+        """What one pass runs with; None for a mixed batch that is mapped or grouped."""
+        if isinstance(ids, int):
+            return self.selection_of(ids)
+        batch, each = self._batch(ids, inputs, options)
+        if len(each) == 1 or (batch.tokens and len(set(each)) == 1):
+            return self.selection_of(each[0])
+        found = mixed.find(self, batch, each, self.superposition.conversion.way)
+        return self.selection_of(ids) if found.way == "direct" else None
+
+    @untraced
+    def _in_turn(self, ids: Ids, inputs: Any, options: Any, error: NotDirect | None = None) -> Any:
+        """A mixed batch that is mapped or grouped, or that turned out not to be direct."""
+        batch, each = self._batch(ids, inputs, options)
+        if error is not None and batch.has_objects:  # the pass that failed may have written to them
+            raise error
+        found = mixed.find(self, batch, each, self.superposition.conversion.way)
+        if found.way == "mapped":
+            return mixed.mapped(self, self.selection_of(ids), batch, found.dims)
+        return mixed.grouped(self, each, batch, found.dims)
+
+    def _batch(self, ids: Ids, inputs: Any, options: Any) -> tuple[mixed.Batch, list[int]]:
+        assert not isinstance(ids, int)
+        tokens = isinstance(ids, tuple)
+        each = ids[0] if isinstance(ids, tuple) else ids
+        return mixed.Batch.of(self, len(each), tokens, (inputs, options)), each
+
+    @untraced
+    def _check_direct(self, selection: Selection, inputs: Any, options: Any) -> None:
+        assert selection.row is not None
+        numbers = list(self.superposition.names.values())
+        each = [numbers[slot % len(numbers)] for slot in selection.row.flatten().tolist()]
+        ids: Ids = (each,) if selection.row.ndim == 2 else each
+        batch, _ = self._batch(ids, inputs, options)
+        if len(set(each)) > 1:
+            mixed.find(self, batch, each, "direct")
 
     def cost(self) -> Cost:
         """Numbers and bytes stored, beside the paper's Table 1 and beside separate models."""
@@ -235,7 +297,8 @@ def superpose(
     skip: Iterable[str] = (),
     conv: str = "kernel",
     learnable: bool = False,
-    batch_dim: int | None = None,
+    batch_dim: mixed.BatchDim = None,
+    way: str = mixed.AUTO,
 ) -> Superposed:
     """A copy of `net` that holds many models in one set of weights, one for each task.
 
@@ -250,7 +313,10 @@ def superpose(
     so do tensors that a module keeps beside its layers (a table of positions). Layers named in
     `skip` stay plain and shared. `conv="channel"` binds the channels of a convolution's input
     instead of its kernel. `learnable=True` trains the family's own numbers.
-    `batch_dim` says where the rows are when it cannot be told for a batch of many tasks.
+    The rows of a batch are in the first dimension of every tensor that the network is given;
+    `batch_dim` says where they are else, as a number or by the argument's name, with None for a
+    tensor that has no rows: `batch_dim={"mask": None}`. `way` is how mixed batches are computed:
+    "direct", "mapped", "grouped", or "auto", the first that is right for the network.
 
     >>> import torch
     >>> model = superpose(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), tasks=3)
@@ -272,7 +338,8 @@ def superpose(
             several("private_layers", private_layers),
             several("skip", skip),
             conv,
-            batch_dim,
+            dict(batch_dim) if isinstance(batch_dim, Mapping) else batch_dim,
+            way=way,
         ),
         Superposed,
     )
@@ -365,7 +432,14 @@ def private_state(model: nn.Module) -> PrivateState:
 def _superposed_class(plain: Any, kind: Any) -> Any:
     @functools.wraps(plain.forward)
     def forward(self: Any, *inputs: Any, task: Task | None = None, **options: Any) -> Any:
-        return self.run(self.selection(task), *inputs, **options)
+        ids = self._ids(task)
+        selection = self._chosen_selection(ids, inputs, options)
+        if selection is None:
+            return self._in_turn(ids, inputs, options)
+        try:
+            return self.pass_of(selection, inputs, options)
+        except NotDirect as error:
+            return self._in_turn(ids, inputs, options, error)
 
     forward.__signature__ = _with_task(plain.forward)  # type: ignore[attr-defined]
     # the compiler would make a graph for each name of a task here; it starts with `run` instead
@@ -389,18 +463,6 @@ def _empty(kind: Any, *parts: Any) -> Any:
 def _listed(several: Any) -> list[Any]:
     """What a list, or anything like it, has in it; a name and a number have nothing."""
     return list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []
-
-
-def _check_rows(rows: int | None, inputs: list[Any]) -> None:
-    if not isinstance(rows, int):  # one task, or a number that `torch.export` leaves open
-        return
-    shapes = [tuple(value.shape) for value in inputs if isinstance(value, Tensor)]
-    if shapes and not any(is_among(rows, shape) for shape in shapes):
-        given = ", ".join(map(str, shapes))
-        raise SuperposeError(
-            f"there are {rows} tasks, one for each row, but no input has {rows} rows: the shapes "
-            f"are {given}; give a task for each row, or one for all"
-        )
 
 
 @contextmanager
