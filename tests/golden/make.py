@@ -21,11 +21,11 @@ EXACT = {"identity", "binary", "permutation"}  # families that turn a weight wit
 SEED = 7
 
 
-def learned(name, family="binary", tasks=3, steps=3, **options):
+def learned(name, family="binary", tasks=3, **options):
     """A model of which every task has learned something from inputs of its own."""
     model = sp.superpose(network(name), family, tasks=tasks, seed=SEED, **options)
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(steps):
+    for _ in range(3):
         for number, task in enumerate(model.tasks):
             optimiser.zero_grad()
             output = model(inputs(name, number + 1), task=task)
@@ -42,10 +42,17 @@ def renamed():
     return model
 
 
-def fine_tuned(name, names="abc"):
+def removed():
+    """Tasks whose numbers are not those of their places."""
+    model = learned("mlp", tasks=["a", "b", "c", "d"])
+    model.remove_task("b")
+    return model
+
+
+def fine_tuned(name):
     """A base and models that differ from it in every tensor."""
     base = network(name).eval()
-    models = {one: copy.deepcopy(base) for one in names}
+    models = {one: copy.deepcopy(base) for one in "abc"}
     for net in models.values():
         for parameter in net.parameters():
             parameter.data.add_(0.1 * torch.randn_like(parameter))
@@ -110,6 +117,7 @@ KINDS = {
         "deep",
         partial(packed, "deep", "binary", "delta", with_base=True, random_pairing=True),
     ),
+    "removed": ("mlp", removed),
 }
 
 
