@@ -66,7 +66,7 @@ def test_solve_is_predicted_to_ten_percent(family, bias):
 @pytest.mark.parametrize("method", ["sum", "delta"])
 def test_sums_are_predicted_to_ten_percent(family, method):
     torch.manual_seed(0)
-    models = {name: sp.models.MLP(256, 256, 32) for name in "abcde"}
+    models = {name: sp.lab.MLP(256, 256, 32) for name in "abcde"}
     x = {name: torch.randn(128, 256) for name in models}
     packed = sp.pack(models, family, method=method)
     for layer in sp.crosstalk(packed, models, x).layers:
@@ -129,7 +129,7 @@ def test_a_plan_is_what_packing_then_does():
 
 
 def test_a_plan_counts_bytes_and_names_the_bottleneck():
-    net = sp.models.MLP(64, 32, 4, bias=True)
+    net = sp.lab.MLP(64, 32, 4, bias=True)
     planned = sp.plan(net, 10, rank=20)
     assert [layer.inputs for layer in planned.layers] == [64, 32, 32]
     assert planned.layers[0].noise < planned.layers[1].noise

@@ -12,10 +12,12 @@ import pytest
 
 from superpose import contexts
 from superpose.cli import main
-from superpose.data.rotating import rotate
 from superpose.errors import SuperposeError
-from superpose.experiments.paper import (
-    Name,
+from superpose.lab.data.rotating import rotate
+from superpose.lab.experiments.jobs import Job, run
+from superpose.lab.experiments.settings import EXPERIMENTS, Settings
+from superpose.lab.figures import (
+    FigureName,
     curves,
     document,
     geometry,
@@ -24,13 +26,11 @@ from superpose.experiments.paper import (
     samples,
     style,
 )
-from superpose.experiments.paper.plan import ITEMS, Computed
-from superpose.experiments.paper.runs import KEPT, Finished, Wanted, folder, place
-from superpose.experiments.paper.tables import Measure, above, measure, tried, unchanged, within
-from superpose.experiments.run import Job, run
-from superpose.experiments.settings import EXPERIMENTS, Settings
+from superpose.lab.figures.findings import Measure, above, measure, tried, unchanged, within
+from superpose.lab.figures.items import ITEMS, Computed
+from superpose.lab.figures.runs import KEPT, Finished, Wanted, folder, place
 from superpose.learning import Interrupted, Quiet
-from superpose.learning.directory import locked
+from superpose.learning.run_directory import locked
 
 HERE = Path(__file__).parents[1]
 LEARNED = [name for name, item in ITEMS.items() if not isinstance(item, Computed)]
@@ -80,7 +80,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_name_of_the_issue_is_there() -> None:
-    assert set(ITEMS) == set(get_args(Name))
+    assert set(ITEMS) == set(get_args(FigureName))
     assert len(ITEMS) == 17
 
 
@@ -425,7 +425,7 @@ def test_missing_data_is_the_data_sets_own_error(
     def load(name: str, data_dir: Path | None) -> None:
         raise SuperposeError(f"{name} cannot be had")
 
-    monkeypatch.setattr("superpose.data.load", load)
+    monkeypatch.setattr("superpose.lab.data.load", load)
     with pytest.raises(SystemExit) as ended:
         main(["reproduce", "fig-rotating-mnist", "--only", "binary", "--out", str(tmp_path)])
     assert ended.value.code == 1
@@ -436,7 +436,7 @@ def test_without_matplotlib_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SuperposeError, match=re.escape("superpose[experiments]")):
+    with pytest.raises(SuperposeError, match=re.escape("superpose[lab]")):
         produce.make("table1", "smoke", tmp_path)
 
 
@@ -548,7 +548,7 @@ def test_the_committed_numbers_are_those_of_the_committed_runs(name: str) -> Non
     )
 
 
-@pytest.mark.parametrize("name", get_args(Name))
+@pytest.mark.parametrize("name", get_args(FigureName))
 def test_committed_results_have_pictures_if_there_is_anything_to_show(name: str) -> None:
     committed = json.loads((HERE / "results" / "paper" / f"{name}.json").read_text())
     shows = name not in LEARNED or bool(committed["curves"])
@@ -587,12 +587,12 @@ def test_images_that_do_not_turn_as_the_paper_says_are_told(
     wrong: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert samples.rotating("smoke", None)["checks"][0]["verdict"] == "reproduced"
-    monkeypatch.setattr("superpose.data.rotating.rotate", wrong)
+    monkeypatch.setattr("superpose.lab.data.rotating.rotate", wrong)
     assert samples.rotating("smoke", None)["checks"][0]["verdict"] == "differs"
 
 
 def test_propositions_are_met_and_a_wrong_prediction_is_not() -> None:
-    from superpose.experiments.paper import propositions
+    from superpose.lab.figures import propositions
 
     found = propositions.table("smoke")
     assert {check["verdict"] for check in found["checks"]} == {"reproduced", "holds"}

@@ -17,9 +17,9 @@ from rich.console import Console
 from superpose.cli import main
 from superpose.cli.demo import report
 from superpose.errors import SuperposeError
-from superpose.experiments import demo
-from superpose.experiments.run import Job, run, side_by_side, spread
-from superpose.experiments.settings import EXPERIMENTS, Settings, resnet
+from superpose.lab import demo
+from superpose.lab.experiments.jobs import Job, run, side_by_side, spread
+from superpose.lab.experiments.settings import EXPERIMENTS, Settings, resnet
 from superpose.learning import NETWORKS, Interrupted, Lines, LiveTable, Progress, Quiet
 from superpose.learning import display as displays
 
