@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             description="Many models in one set of weights, each given back by its context.",
         )
         if isinstance(command, LAB):
-            require(f"superpose {words[0]}")
+            require(words[0])
         command.run()
     except (SuperposeError, OSError) as error:
         print(f"superpose: {error}", file=sys.stderr)

@@ -20,9 +20,8 @@ def require(what: str, *modules: str) -> None:
     """
     missing = [PACKAGES[name] for name in modules or PACKAGES if not installed(name)]
     if missing:
-        verb = "is" if len(missing) == 1 else "are"
         raise SuperposeError(
-            f"{what} needs {' and '.join(missing)}, which {verb} not installed: "
+            f"{what} needs what is not installed ({', '.join(missing)}): "
             'pip install "superpose[lab]"'
         )
 
