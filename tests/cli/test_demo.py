@@ -69,5 +69,5 @@ def test_a_demo_without_matplotlib_says_so_before_it_learns(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit):
         main(["demo", "--dataset", "digits", "--tasks", "2", "--out", str(tmp_path / "demo")])
-    assert "demo needs what is not installed (matplotlib)" in capsys.readouterr().err
+    assert "demo needs matplotlib (not installed)" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,8 @@ def test_a_command_of_the_lab_names_the_extra():
     assert told.returncode == 1
     assert told.stdout == ""
     assert told.stderr == (
-        "superpose: run needs what is not installed (matplotlib, scikit-learn, Pillow, "
-        'markdown-it-py): pip install "superpose[lab]"\n'
+        "superpose: run needs matplotlib, scikit-learn, Pillow, markdown-it-py (not installed): "
+        'pip install "superpose[lab]"\n'
     )
 
 
@@ -72,9 +73,15 @@ def test_every_package_of_the_extra_is_asked_for(words, missing, monkeypatch, ca
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        f"superpose: {words[0]} needs what is not installed ({extra.PACKAGES[missing]}): "
+        f"superpose: {words[0]} needs {extra.PACKAGES[missing]} (not installed): "
         'pip install "superpose[lab]"\n'
     )
+
+
+def test_the_packages_are_those_of_the_extra():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    wanted = [line.partition(">=")[0] for line in project["optional-dependencies"]["lab"]]
+    assert sorted(extra.PACKAGES.values()) == sorted(wanted)
 
 
 def test_commands_that_import_the_lab_are_among_those_that_ask_for_it():
@@ -87,5 +94,5 @@ def test_commands_that_import_the_lab_are_among_those_that_ask_for_it():
 def test_a_figure_asks_for_its_own_package_only(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     extra.require("a figure", "matplotlib")
-    with pytest.raises(SuperposeError, match=r"digits needs .* \(scikit-learn\): pip install"):
+    with pytest.raises(SuperposeError, match=r"digits needs scikit-learn \(not installed\)"):
         extra.require("the data set digits", "matplotlib", "sklearn")

@@ -1,31 +1,12 @@
-"""`superpose bench`: ratios that are ratios, and a check that fails when it should."""
+"""The bench: ratios that are ratios."""
 
-import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import superpose as sp
-from superpose.cli.bench import BenchCommand
 from superpose.lab import bench
-
-
-@pytest.fixture
-def pair(monkeypatch):
-    """Comparisons whose actions take the time they are told, on a clock of their own."""
-    now = [0.0]
-    clock = SimpleNamespace(perf_counter=lambda: now[0])
-    monkeypatch.setattr(bench, "time", clock)
-
-    def taking(seconds):
-        return lambda: now.__setitem__(0, now[0] + seconds)
-
-    def make(action, baseline, goal, rounds=9):
-        return bench.Comparison("a", "b", goal, taking(action), taking(baseline), rounds)
-
-    return make
 
 
 def test_a_ratio_is_the_median_of_interleaved_rounds(pair):
@@ -64,35 +45,3 @@ def test_the_mixed_batch_of_the_benchmark_is_the_models_answer():
     grouped = bench._grouped(models, x, tasks)()
     torch.testing.assert_close(grouped[70], models[6](x[70:71])[0])
     assert comparison.action().shape == comparison.baseline().shape == (128, 10)
-
-
-@pytest.fixture
-def quick(monkeypatch, pair):
-    def replace(*pairs):
-        monkeypatch.setattr(bench, "comparisons", lambda device, rounds: iter(pairs))
-        monkeypatch.setattr(bench, "imports", lambda: bench.measure(pair(0.001, 0.001, 5.0, 3)))
-        monkeypatch.setattr(bench, "first_use", lambda: {"binary": 0.1})
-
-    return replace
-
-
-def test_the_command_writes_json_and_check_fails_on_a_clear_miss(quick, pair, tmp_path, capsys):
-    quick(pair(0.004, 0.001, goal=1.1))
-    out = tmp_path / "bench.json"
-    BenchCommand(rounds=5, out=out, json=True).run()
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads(out.read_text())
-    assert [row["met"] for row in printed["rows"]] == [False, True]
-    assert "**missed**" in bench.table(printed)
-    with pytest.raises(sp.SuperposeError, match="slower than their goals: a"):
-        BenchCommand(rounds=5, check=True).run()
-    assert "1.1" in capsys.readouterr().out
-    quick(pair(0.001, 0.004, goal=1.1))
-    BenchCommand(rounds=5, check=True).run()
-
-
-def test_bad_options():
-    with pytest.raises(sp.SuperposeError, match="at least 1"):
-        BenchCommand(rounds=0).run()
-    with pytest.raises(sp.SuperposeError, match="--device nonsense"):
-        BenchCommand(device="nonsense").run()

@@ -12,7 +12,7 @@ from superpose.learning import Quiet, train
 
 def test_tensorboard_is_asked_for_by_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(SuperposeError, match=r"pip install 'superpose\[tensorboard\]'"):
+    with pytest.raises(SuperposeError, match=r'pip install "superpose\[tensorboard\]"'):
         train(make_net(), make_stream(), out=tmp_path, display=Quiet(), tensorboard=True)
     assert not any(tmp_path.iterdir())
 

@@ -21,8 +21,7 @@ def require(what: str, *modules: str) -> None:
     missing = [PACKAGES[name] for name in modules or PACKAGES if not installed(name)]
     if missing:
         raise SuperposeError(
-            f"{what} needs what is not installed ({', '.join(missing)}): "
-            'pip install "superpose[lab]"'
+            f'{what} needs {", ".join(missing)} (not installed): pip install "superpose[lab]"'
         )
 
 

@@ -1,1 +1,1 @@
-"""The paper's experiments as small configs; torch is imported when one is run, not before."""
+"""The paper's experiments: `settings` says what each is, `jobs` runs them."""

@@ -1,8 +1,8 @@
 """Every figure and table of the paper: what it needs run, its numbers, its picture.
 
-A name goes through four steps, a file each: `items` says which runs it needs, `runs` finds them and
-makes the missing ones, a table function turns their results into the JSON of the name, and a
-drawing function turns that JSON, and nothing else, into the picture.
+`items` says which runs a name needs, `runs` finds them, and `produce` makes the missing ones. A
+table function turns their results into the JSON of the name (`findings`), and a drawing function
+turns that JSON, and nothing else, into the picture.
 """
 
 from typing import Literal
