@@ -29,7 +29,7 @@ import torch
 from superpose.errors import SuperposeError
 from superpose.learning.metrics import Record
 
-State = dict[str, Any]
+RunState = dict[str, Any]
 
 
 class RunDirectory:
@@ -38,7 +38,7 @@ class RunDirectory:
     def __init__(self, path: str | os.PathLike[str], config: dict[str, Any], resume: bool) -> None:
         self.path = Path(path)
         self.records: list[Record] = []
-        self.state: State | None = None
+        self.state: RunState | None = None
         with ExitStack() as stack, _complaining(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(self.path))
@@ -72,7 +72,7 @@ class RunDirectory:
             self._metrics.write(json.dumps(record).encode() + b"\n")
             self._metrics.flush()
 
-    def save(self, state: State, timings: dict[str, Any]) -> None:
+    def save(self, state: RunState, timings: dict[str, Any]) -> None:
         """Write the checkpoint, once the records that belong to it are safe."""
         with _complaining(self.path):
             os.fsync(self._metrics.fileno())
@@ -136,14 +136,14 @@ class RunDirectory:
         return found
 
 
-def checkpoint(state: State) -> bytes:
+def checkpoint(state: RunState) -> bytes:
     """The state as bytes, and after them their SHA-256."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue() + hashlib.sha256(buffer.getbuffer()).digest()
 
 
-def read_checkpoint(path: Path) -> State:
+def read_checkpoint(path: Path) -> RunState:
     """What `checkpoint` made a file of; nothing in it is run, and a damaged one is refused."""
     contents = path.read_bytes()
     state, digest = contents[:-DIGEST], contents[-DIGEST:]
@@ -152,7 +152,7 @@ def read_checkpoint(path: Path) -> State:
             f"{path} is damaged, and nothing was changed: put a copy of it back, or start in "
             "another directory"
         )
-    found: State = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
+    found: RunState = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     return found
 
 

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from superpose.lab.figures.findings import Findings, Measure
+from superpose.lab.figures.findings import Findings, Measure, Row
 from superpose.lab.figures.style import COLOURS, GREY, caption, label_ends, line, new
 
-Row = dict[str, Any]
 End = tuple[str, float, float, str]
 INCHES = 0.077  # of a letter of a label
 

@@ -9,6 +9,7 @@ Findings = dict[str, Any]
 """The JSON of a name: columns, rows, checks, curves; `items` tells the rest."""
 
 Result = dict[str, Any]
+Row = dict[str, Any]
 Check = dict[str, str]
 
 REPRODUCED, DIFFERS, UNDECIDED, NOT_RUN = "reproduced", "differs", "undecided", "not run yet"

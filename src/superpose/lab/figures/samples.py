@@ -9,10 +9,9 @@ import torch
 
 from superpose.lab.data import ImageStream, Incremental, Rotating, load
 from superpose.lab.data.datasets import SCALES
-from superpose.lab.figures.findings import DIFFERS, REPRODUCED, Findings, check, column
+from superpose.lab.figures.findings import DIFFERS, REPRODUCED, Findings, Row, check, column
 from superpose.lab.figures.style import GREY, caption, new
 
-Row = dict[str, Any]
 IMAGES = 3  # of a batch
 
 
