@@ -120,7 +120,7 @@ def mean_accuracy(model: sp.Superposed, stream, models: int) -> float:  # type: 
 
 def online(stream, units: int, family: str) -> list[dict[str, object]]:  # type: ignore[no-untyped-def]
     torch.manual_seed(0)
-    model = sp.superpose(sp.models.MLP(784, units, 10), family, tasks=max(COUNTS))
+    model = sp.superpose(sp.lab.MLP(784, units, 10), family, tasks=max(COUNTS))
     optimiser = torch.optim.RMSprop(model.parameters(), 1e-4)
     rows: list[dict[str, object]] = []
     for step, batch in enumerate(stream, 1):

@@ -25,7 +25,7 @@ import tyro
 from torch import Tensor, nn
 
 import superpose as sp
-from superpose.data import Permuting, load
+from superpose.lab.data import Permuting, load
 from superpose.learning import Quiet, train
 from superpose.learning.evaluation import accuracy
 
@@ -133,7 +133,7 @@ class Turns:
 
 def _net(stream: Permuting) -> nn.Module:
     torch.manual_seed(0)
-    return sp.models.MLP(stream.input_shape[0], 256, stream.classes)
+    return sp.lab.MLP(stream.input_shape[0], 256, stream.classes)
 
 
 def _by_hand(method: str, stream: Permuting) -> Callable[[range], None]:

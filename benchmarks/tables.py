@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from superpose.experiments import bench
+from superpose.lab import bench
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

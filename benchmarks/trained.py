@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import superpose as sp
-from superpose.data import Incremental, Permuting, Stream, load
+from superpose.lab.data import ImageStream, Incremental, Permuting, load
 
 FAST = 2048  # from this width on nets are trained with bfloat16 products, which takes half as long
 
@@ -31,7 +31,7 @@ def permuting(tasks: int) -> Permuting:
 def permuted_mnist_net(stream: Permuting, units: int, task: int, directory: Path) -> nn.Module:
     """Two hidden layers, no bias; RMSprop 1e-4, 1000 steps of 128 rows of one permutation."""
     torch.manual_seed(task)
-    net = sp.models.MLP(784, units, 10)
+    net = sp.lab.MLP(784, units, 10)
     path = directory / f"permuted-mnist-{units}-{task}.safetensors"
     if path.exists():
         net.load_state_dict(load_file(path))
@@ -64,7 +64,7 @@ def calibration(stream: Permuting, task: int, count: int = 6000) -> Tensor:
 
 
 @torch.no_grad()
-def accuracy(net: nn.Module, stream: Stream, number: int, **options: object) -> float:
+def accuracy(net: nn.Module, stream: ImageStream, number: int, **options: object) -> float:
     """On the whole test set of the task, in percent."""
     x, y = stream.test(number)
     parts = [net(part, **options).argmax(-1) for part in x.split(1000)]

@@ -19,7 +19,7 @@ from statistics import median
 import torch
 
 import superpose as sp
-from superpose.experiments import bench
+from superpose.lab import bench
 
 OUT = Path(__file__).parents[1] / "results/speed/where.json"
 KEPT = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
@@ -48,7 +48,7 @@ def mixed_batches() -> list[dict[str, object]]:
 
 def choosing() -> dict[str, float]:
     """Microseconds of a pass of 128 rows of 64 tasks, after a plain pass and right away again."""
-    plain, x, tasks = sp.models.MLP(784, 1024, 10), torch.randn(128, 784), torch.arange(128) % 64
+    plain, x, tasks = sp.lab.MLP(784, 1024, 10), torch.randn(128, 784), torch.arange(128) % 64
     model = sp.superpose(plain, "binary", tasks=64)
 
     def seconds(action: bench.Action) -> float:

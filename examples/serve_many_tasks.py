@@ -11,13 +11,13 @@ import superpose as sp
 def main():
     torch.manual_seed(0)
     users = [f"user {number}" for number in range(100)]
-    model = sp.superpose(sp.models.MLP(64, 256, 10), "binary", tasks=users)
+    model = sp.superpose(sp.lab.MLP(64, 256, 10), "binary", tasks=users)
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "many.safetensors"
         sp.save(model, path)  # contexts are derived from keys, so 100 tasks cost no more than one
         print(f"{len(users)} tasks in {path.stat().st_size:,} bytes")
-        served = sp.load(path, sp.models.MLP(64, 256, 10)).eval()
+        served = sp.load(path, sp.lab.MLP(64, 256, 10)).eval()
 
     x = torch.randn(4, 64)
     asked = ["user 7", "user 93", "user 7", "user 0"]

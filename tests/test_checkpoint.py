@@ -29,7 +29,7 @@ def test_a_loaded_model_gives_the_same_bits(family, learnable, tmp_path):
     model.rename_task("a", "alpha")
     randomise_private(model)
     sp.save(model, tmp_path / "many.safetensors")
-    loaded = sp.load(tmp_path / "many.safetensors", sp.models.MLP(12, 16, 5, bias=True))
+    loaded = sp.load(tmp_path / "many.safetensors", sp.lab.MLP(12, 16, 5, bias=True))
     x = torch.randn(4, 12)
     assert loaded.tasks == ["alpha", "b", "c"]
     for task in ("alpha", "c", ["b", "c", "alpha", "b"]):
@@ -67,7 +67,7 @@ def test_another_process_gives_the_same_bits(tmp_path):
         "import sys, torch, superpose as sp\n"
         "from safetensors.torch import load_file, save_file\n"
         "d = sys.argv[1]\n"
-        "model = sp.load(d + '/m.safetensors', sp.models.MLP(12, 16, 5, bias=True))\n"
+        "model = sp.load(d + '/m.safetensors', sp.lab.MLP(12, 16, 5, bias=True))\n"
         "x = load_file(d + '/x.safetensors')['x']\n"
         "save_file({'y': model(x, task=2).detach()}, d + '/y.safetensors')\n"
     )
@@ -76,7 +76,7 @@ def test_another_process_gives_the_same_bits(tmp_path):
 
 
 def test_fifty_tasks_cost_one_percent(tmp_path):
-    net = sp.models.MLP(784, 2048, 10)
+    net = sp.lab.MLP(784, 2048, 10)
     save_file(net.state_dict(), tmp_path / "plain.safetensors")
     sp.save(sp.superpose(net, tasks=50), tmp_path / "fifty.safetensors")
     sizes = {path.stem: path.stat().st_size for path in tmp_path.iterdir()}
@@ -130,10 +130,10 @@ def test_bad_files_say_what_to_do(saved, damage, message):
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (sp.models.MLP(12, 16, 5, hidden=3, bias=True), "it has no layers.7.bias"),
-        (sp.models.MLP(12, 16, 5, hidden=1, bias=True), "the network has no layers.5.bias"),
-        (sp.models.MLP(12, 20, 5, bias=True), r"float32 \(16, 12\) in the file and float32 \(20,"),
-        (sp.models.MLP(12, 16, 5, bias=True).double(), "float32 .* in the file and float64"),
+        (sp.lab.MLP(12, 16, 5, hidden=3, bias=True), "it has no layers.7.bias"),
+        (sp.lab.MLP(12, 16, 5, hidden=1, bias=True), "the network has no layers.5.bias"),
+        (sp.lab.MLP(12, 20, 5, bias=True), r"float32 \(16, 12\) in the file and float32 \(20,"),
+        (sp.lab.MLP(12, 16, 5, bias=True).double(), "float32 .* in the file and float64"),
         (nn.ReLU(), "ReLU has no layer to superpose"),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_save_that_is_killed_leaves_the_old_file(tmp_path):
     sp.save(sp.superpose(mlp(), tasks=["old"]), path)
     script = (
         "import sys, superpose as sp\n"
-        "net = sp.models.MLP(784, 512, 10)\n"
+        "net = sp.lab.MLP(784, 512, 10)\n"
         "model = sp.superpose(net, tasks=20)\n"
         "print('ready', flush=True)\n"
         "while True: sp.save(model, sys.argv[1])\n"

@@ -35,7 +35,7 @@ def nets(make=mlp, names="abc"):
 
 
 def wide():
-    return sp.models.MLP(48, 64, 5, bias=True)
+    return sp.lab.MLP(48, 64, 5, bias=True)
 
 
 def inputs(names="abc", points=10, shape=(48,)):
@@ -95,7 +95,7 @@ def test_solve_is_exact_when_the_tasks_leave_room(family):
 
 
 def test_solve_without_contexts_cannot_tell_the_models_apart():
-    models = nets(lambda: sp.models.MLP(48, 64, 5))
+    models = nets(lambda: sp.lab.MLP(48, 64, 5))
     shared = inputs("a")["a"]
     x = dict.fromkeys(models, shared)
     packed = sp.pack(models, "identity", calibration=x)
@@ -604,7 +604,7 @@ def spoiled(value):
         ({"": mlp()}, {}, "cannot name a task"),
         ({"a": mlp(), "b": mlp(bias=False)}, {}, r"'b' has no layers.1.bias: .* one architecture"),
         ({"a": mlp(bias=False), "b": mlp()}, {}, r"'b' has another tensor, layers.1.bias"),
-        ({"a": mlp(), "b": sp.models.MLP(12, 20, 5, bias=True)}, {}, r"\(20, 12\) .* \(16, 12\)"),
+        ({"a": mlp(), "b": sp.lab.MLP(12, 20, 5, bias=True)}, {}, r"\(20, 12\) .* \(16, 12\)"),
         ({"a": mlp(), "b": mlp().double()}, {}, "float64, and .* float32 in the others"),
         ({"a": spoiled(float("nan"))}, {}, r"'a': layers.1.weight holds numbers that are not fin"),
         ({"a": spoiled(float("inf"))}, {}, "not finite"),
@@ -623,7 +623,7 @@ def spoiled(value):
         ({"a": mlp()}, {"calibration": {"a": torch.ones(4, 7)}}, "fails on the inputs .* mat1"),
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"calibration": {"a": torch.ones(2, 3, 4)}},
          "LSTM '0' is not one linear map, .*: name it in private_layers"),
-        ({"a": mlp()}, {"method": "delta", "base": sp.models.MLP(12, 20, 5)}, "the base has no"),
+        ({"a": mlp()}, {"method": "delta", "base": sp.lab.MLP(12, 20, 5)}, "the base has no"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_packed_says_why(models, options, message):

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from superpose import contexts, models, nn
+from superpose import contexts, nn
 from superpose.analysis import crosstalk, plan
 from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
@@ -13,7 +13,7 @@ from superpose.nn.selection import same_task
 from superpose.store import Packed, pack, unpack
 
 if TYPE_CHECKING:
-    from superpose import data, learning
+    from superpose import lab, learning
 
 __all__ = [
     "Packed",
@@ -21,11 +21,10 @@ __all__ = [
     "Superposed",
     "contexts",
     "crosstalk",
-    "data",
     "exportable",
+    "lab",
     "learning",
     "load",
-    "models",
     "nn",
     "pack",
     "plan",
@@ -36,7 +35,7 @@ __all__ = [
     "unsuperpose",
 ]
 
-LAZY = ("data", "learning")  # imported on first use, so that `import superpose` stays quick
+LAZY = ("lab", "learning")  # imported on first use, so that `import superpose` stays quick
 
 
 def __getattr__(name: str) -> Any:

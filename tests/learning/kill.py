@@ -18,10 +18,10 @@ from pathlib import Path
 
 import tyro
 
-from superpose.experiments.run import Job, run
-from superpose.experiments.settings import Settings
+from superpose.lab.experiments.jobs import Job, run
+from superpose.lab.experiments.settings import Settings
 from superpose.learning import Quiet
-from superpose.learning.directory import read_checkpoint
+from superpose.learning.run_directory import read_checkpoint
 
 SAME = ("metrics.jsonl", "result.json")
 

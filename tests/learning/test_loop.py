@@ -12,7 +12,7 @@ from torch import nn
 import superpose as sp
 from superpose.errors import SuperposeError
 from superpose.learning import NETWORKS, Method, Penalty, Quiet, TensorStream, method, train
-from superpose.learning.evaluation import Plan, accuracy
+from superpose.learning.evaluation import Timetable, accuracy
 from superpose.learning.methods import Separate
 from superpose.learning.streams import segments
 
@@ -299,7 +299,7 @@ def test_accuracy_is_the_share_told_right_with_dropout_off():
 def test_which_tasks_are_tested_when(matrix, second):
     stream = make_stream(tasks=4, period=10)
     parts = segments(stream)
-    plan = Plan(stream, parts, matrix, every=5)
+    plan = Timetable(stream, parts, matrix, every=5)
     assert plan.due(parts[0], 4) == []
     assert plan.due(parts[0], 5) == [0]
     assert plan.due(parts[1], 20) == second
@@ -311,7 +311,7 @@ def test_which_tasks_are_tested_when(matrix, second):
 def test_auto_is_full_up_to_twenty_tasks():
     for tasks, expected in ((20, "full"), (21, "ends")):
         stream = make_stream(tasks=tasks, period=1, dim=21)
-        assert Plan(stream, segments(stream), "auto", 1).matrix == expected
+        assert Timetable(stream, segments(stream), "auto", 1).matrix == expected
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from learning.problems import make_net, make_stream
 
 from superpose.errors import SuperposeError
 from superpose.learning import Interrupted, Quiet, method, train
-from superpose.learning.directory import RunDirectory, checkpoint, read_checkpoint, write
+from superpose.learning.run_directory import RunDirectory, checkpoint, read_checkpoint, write
 
 SAME = ("metrics.jsonl", "result.json")
 

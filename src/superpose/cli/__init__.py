@@ -9,30 +9,32 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import subcommand
 
-from superpose.cli.bench import Bench
-from superpose.cli.data import Data
-from superpose.cli.demo import Demo
-from superpose.cli.inspect import Inspect
-from superpose.cli.pack import Pack
-from superpose.cli.plan import Plan
-from superpose.cli.report import Report
-from superpose.cli.reproduce import Reproduce
-from superpose.cli.run import Run
-from superpose.cli.unpack import Unpack
+from superpose.cli.bench import BenchCommand
+from superpose.cli.data import DataCommand
+from superpose.cli.demo import DemoCommand
+from superpose.cli.inspect import InspectCommand
+from superpose.cli.pack import PackCommand
+from superpose.cli.plan import PlanCommand
+from superpose.cli.report import ReportCommand
+from superpose.cli.reproduce import ReproduceCommand
+from superpose.cli.run import RunCommand
+from superpose.cli.unpack import UnpackCommand
 from superpose.errors import SuperposeError
+from superpose.lab.extra import require
 
 Command = (
-    Annotated[Demo, subcommand("demo")]
-    | Annotated[Run, subcommand("run")]
-    | Annotated[Reproduce, subcommand("reproduce")]
-    | Annotated[Report, subcommand("report")]
-    | Annotated[Data, subcommand("data")]
-    | Annotated[Pack, subcommand("pack")]
-    | Annotated[Unpack, subcommand("unpack")]
-    | Annotated[Inspect, subcommand("inspect")]
-    | Annotated[Plan, subcommand("plan")]
-    | Annotated[Bench, subcommand("bench")]
+    Annotated[DemoCommand, subcommand("demo")]
+    | Annotated[RunCommand, subcommand("run")]
+    | Annotated[ReproduceCommand, subcommand("reproduce")]
+    | Annotated[ReportCommand, subcommand("report")]
+    | Annotated[DataCommand, subcommand("data")]
+    | Annotated[PackCommand, subcommand("pack")]
+    | Annotated[UnpackCommand, subcommand("unpack")]
+    | Annotated[InspectCommand, subcommand("inspect")]
+    | Annotated[PlanCommand, subcommand("plan")]
+    | Annotated[BenchCommand, subcommand("bench")]
 )
+LAB = (DemoCommand, RunCommand, ReproduceCommand, ReportCommand, DataCommand, BenchCommand)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             args=words,
             description="Many models in one set of weights, each given back by its context.",
         )
+        if isinstance(command, LAB):
+            require(words[0])
         command.run()
     except (SuperposeError, OSError) as error:
         print(f"superpose: {error}", file=sys.stderr)

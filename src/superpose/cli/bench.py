@@ -15,7 +15,7 @@ from superpose.errors import SuperposeError
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class BenchCommand:
     """Measure superposed networks beside plain ones, in turns, in one process.
 
     Example: superpose bench --rounds 40 --out bench.json
@@ -38,7 +38,7 @@ class Bench:
 
     def run(self) -> None:
         """Measure, print, and fail if asked to."""
-        from superpose.learning.directory import write
+        from superpose.learning.run_directory import write
 
         if self.rounds < 1 or self.threads < 1:
             raise SuperposeError("--rounds and --threads are at least 1")
@@ -56,7 +56,7 @@ class Bench:
     def _measure(self) -> dict[str, Any]:
         import torch
 
-        from superpose.experiments import bench
+        from superpose.lab import bench
 
         torch.set_num_threads(self.threads)
         try:

@@ -16,12 +16,12 @@ from tyro.conf import (
     subcommand,
 )
 
-from superpose.data import Incremental, Permuting, Rotating, Stream, directory, fetch, load
-from superpose.data.catalogue import CATALOGUE
-from superpose.data.datasets import present
-from superpose.data.sheet import contact_sheet
+from superpose.lab.data import ImageStream, Incremental, Permuting, Rotating, directory, fetch, load
+from superpose.lab.data.catalogue import CATALOGUE
+from superpose.lab.data.datasets import present
+from superpose.lab.data.sheet import contact_sheet
 
-Name = Literal["mnist", "fashion-mnist", "cifar10", "cifar100", "digits"]
+DatasetName = Literal["mnist", "fashion-mnist", "cifar10", "cifar100", "digits"]
 StreamName = Literal["permuting", "rotating", "incremental"]
 
 
@@ -70,9 +70,9 @@ class Fetch(Common):
     Example: superpose data fetch mnist cifar10
     """
 
-    name: Annotated[Positional[Name], arg(metavar="NAME")]
+    name: Annotated[Positional[DatasetName], arg(metavar="NAME")]
     """mnist, fashion-mnist, cifar10, cifar100 or digits."""
-    more: Annotated[Positional[tuple[Name, ...]], arg(metavar="[NAME …]")] = ()
+    more: Annotated[Positional[tuple[DatasetName, ...]], arg(metavar="[NAME …]")] = ()
     """More of them."""
 
     def run(self) -> None:
@@ -112,7 +112,7 @@ class Show(Common):
     """permuting, rotating or incremental."""
     out: Annotated[Path, arg(metavar="FILE")]
     """The PNG file to write."""
-    dataset: Annotated[Name | None, arg(metavar="NAME")] = None
+    dataset: Annotated[DatasetName | None, arg(metavar="NAME")] = None
     """Which data set; mnist, or for incremental CIFAR-10 and then CIFAR-100."""
     group: int = 10
     """Classes a task, for incremental."""
@@ -126,7 +126,7 @@ class Show(Common):
         contact_sheet(self._stream(), self.out)
         self.tell({"out": str(self.out)}, f"{self.out} is written")
 
-    def _stream(self) -> Stream:
+    def _stream(self) -> ImageStream:
         if self.stream == "incremental":
             first = None if self.dataset else load("cifar10", self.data_dir)
             groups = load(self.dataset or "cifar100", self.data_dir)
@@ -139,7 +139,7 @@ class Show(Common):
 
 @configure(OmitSubcommandPrefixes, FlagCreatePairsOff)
 @dataclass(frozen=True)
-class Data:
+class DataCommand:
     """Data sets: list, fetch, where, show.
 
     Example: superpose data fetch mnist

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import FlagCreatePairsOff, arg, configure
 
 from superpose.errors import SuperposeError
-from superpose.experiments.settings import Settings, spelled
+from superpose.lab.experiments.settings import Settings, spelled
 
 NEXT = """What to try next
   superpose run permuting-mnist --method binary --tasks 50    the paper's fifty tasks
@@ -22,7 +22,7 @@ NEXT = """What to try next
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
-class Demo:
+class DemoCommand:
     """Learn ten tasks in one network, with and without superposition, and draw what is kept.
 
     Example: superpose demo
@@ -53,7 +53,7 @@ class Demo:
 
     def run(self) -> None:
         """Run, print the table and draw the figure."""
-        from superpose.experiments import demo
+        from superpose.lab import demo
         from superpose.learning import Interrupted
         from superpose.learning.display import for_terminal
 

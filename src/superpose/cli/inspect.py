@@ -10,7 +10,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
-class Inspect:
+class InspectCommand:
     """Tell the models of a file, how they are stored, and what takes the room.
 
     Example: superpose inspect many.safetensors

@@ -15,7 +15,7 @@ from superpose.errors import SuperposeError
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
-class Pack(Network):
+class PackCommand(Network):
     """Store models of one architecture in one file.
 
     Example: superpose pack a=a.safetensors b=b.safetensors --net mypackage.nets:make

@@ -12,7 +12,7 @@ from superpose.cli.network import Network, read_inputs
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
-class Plan(Network):
+class PlanCommand(Network):
     """Predict noise and cost of storing many models like one.
 
     Example: superpose plan --net mypackage.nets:make --weights a.safetensors --tasks 20

@@ -9,12 +9,12 @@ from typing import Annotated
 from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
 from superpose.errors import SuperposeError
-from superpose.experiments.paper import Scale
+from superpose.lab.figures import Scale
 
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ReportCommand:
     """Put what `superpose reproduce` made on one HTML page that needs nothing beside it.
 
     Example: superpose report results
@@ -33,8 +33,8 @@ class Report:
 
     def run(self) -> None:
         """Write the page, or the document."""
-        from superpose.experiments.paper import document
-        from superpose.learning.directory import write
+        from superpose.lab.figures import document
+        from superpose.learning.run_directory import write
 
         if self.markdown is not None and self.out is not None:
             raise SuperposeError("--out is the HTML page's, and --markdown writes none: give one")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg, configure
 
 from superpose.errors import SuperposeError
-from superpose.experiments.paper import Name, Scale
+from superpose.lab.figures import FigureName, Scale
 
 if TYPE_CHECKING:
-    from superpose.experiments.paper.tables import Table
+    from superpose.lab.figures.findings import Findings
 
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
-class Reproduce:
+class ReproduceCommand:
     """Make figures and tables of the paper: run what is missing, then draw.
 
     Finished runs are used as they are, and runs that were stopped go on from where they were.
@@ -25,11 +25,11 @@ class Reproduce:
     Example: superpose reproduce fig-methods --scale quick
     """
 
-    name: Annotated[Positional[Literal[Name, "all"]], arg(metavar="NAME")]
+    name: Annotated[Positional[Literal[FigureName, "all"]], arg(metavar="NAME")]
     """table1, fig-size, fig-methods, table-average, fig-rotating-samples, fig-rotating-fashion,
     fig-rotating-close, fig-rotating-context, fig-icifar-samples, fig-icifar, fig-geometry,
     fig-rotating-mnist, fig-permuting-2000, propositions, recipe, icifar-recipe, ours or all."""
-    more: Annotated[Positional[tuple[Name, ...]], arg(metavar="[NAME …]")] = ()
+    more: Annotated[Positional[tuple[FigureName, ...]], arg(metavar="[NAME …]")] = ()
     """More of them."""
     scale: Scale = "quick"
     """The paper's own setting, one for two CPU cores and some tens of minutes, or seconds."""
@@ -57,7 +57,7 @@ class Reproduce:
         """Run, draw, and tell how it stands to the paper."""
         if self.jobs < 1 or (self.seeds is not None and self.seeds < 1):
             raise SuperposeError(f"seeds={self.seeds}, jobs={self.jobs}: both are at least 1")
-        from superpose.experiments.paper import produce, runs
+        from superpose.lab.figures import produce, runs
 
         names = self._names()
         root = produce.runs_root(self.out, self.scale)
@@ -77,10 +77,10 @@ class Reproduce:
 
     def _names(self) -> list[str]:
         asked = [self.name, *self.more]
-        return list(get_args(Name)) if "all" in asked else list(dict.fromkeys(asked))
+        return list(get_args(FigureName)) if "all" in asked else list(dict.fromkeys(asked))
 
     def _train(self, names: list[str]) -> None:
-        from superpose.experiments.paper import produce
+        from superpose.lab.figures import produce
         from superpose.learning import Interrupted
         from superpose.learning.display import for_terminal
 
@@ -100,14 +100,14 @@ class Reproduce:
             print(f"\n{stopped}; the same command goes on", file=sys.stderr)
             raise
 
-    def _fact(self, table: "Table") -> dict[str, Any]:
+    def _fact(self, table: "Findings") -> dict[str, Any]:
         about = ("name", "scale", "missing", "rows", "checks")
         stem = self.out / self.scale / table["name"]
         found = [stem.with_suffix(end) for end in (".json", ".png", ".svg")]
         files = [str(path) for path in found if path.exists()]
         return {name: table[name] for name in about} | {"files": files}
 
-    def _report(self, tables: list["Table"]) -> None:
+    def _report(self, tables: list["Findings"]) -> None:
         from rich.console import Console
         from rich.table import Table as Grid
 

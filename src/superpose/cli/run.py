@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import FlagCreatePairsOff, arg, configure
 
 from superpose.errors import SuperposeError, at_least_one
-from superpose.experiments.settings import Settings, spelled
+from superpose.lab.experiments.settings import Settings, spelled
 
 if TYPE_CHECKING:
-    from superpose.experiments.run import Job
+    from superpose.lab.experiments.jobs import Job
 
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
-class Run(Settings):
+class RunCommand(Settings):
     """Run one experiment of the paper.
 
     Example: superpose run permuting-mnist --method binary --tasks 10 --out runs/binary
@@ -70,7 +70,7 @@ class Run(Settings):
         return spelled(["superpose", "run", self.experiment], given, plain | named)
 
     def _run_one(self) -> dict[str, Any]:
-        from superpose.experiments.run import run
+        from superpose.lab.experiments.jobs import run
         from superpose.learning.display import for_terminal
 
         job = self._job(self.seed, self.out)
@@ -78,9 +78,9 @@ class Run(Settings):
         return {**outcome.result, "timings": outcome.timings}
 
     def _run_seeds(self) -> dict[str, Any]:
-        from superpose.experiments.run import side_by_side, spread
-        from superpose.learning.directory import write
+        from superpose.lab.experiments.jobs import side_by_side, spread
         from superpose.learning.display import for_terminal
+        from superpose.learning.run_directory import write
 
         assert self.out is not None
         if "WORLD_SIZE" in os.environ:
@@ -98,7 +98,7 @@ class Run(Settings):
         return {**result, "runs": runs}
 
     def _job(self, seed: int, out: Path | None) -> "Job":
-        from superpose.experiments.run import Job
+        from superpose.lab.experiments.jobs import Job
 
         settings = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
         options = {
@@ -117,7 +117,7 @@ class Run(Settings):
         from rich.console import Console
         from rich.table import Table
 
-        from superpose.experiments.run import SUMMARY
+        from superpose.lab.experiments.jobs import SUMMARY
 
         title = f"{self.experiment}, {self.method}" + (
             f", {self.seeds} seeds: mean ± deviation" if self.seeds > 1 else ""

@@ -12,7 +12,7 @@ from superpose.cli.network import Network, check_apart
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
-class Unpack(Network):
+class UnpackCommand(Network):
     """Write one stored model as a plain state dict.
 
     Example: superpose unpack many.safetensors b --net mypackage.nets:make --out b.safetensors

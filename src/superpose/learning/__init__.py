@@ -8,7 +8,7 @@ from superpose.learning.metrics import summarise
 from superpose.learning.optimisers import OPTIMISERS, SCHEDULES
 from superpose.learning.penalties import EWC, SI, OnlineEWC, Penalty, Quadratic, fisher
 from superpose.learning.projection import Projection
-from superpose.learning.streams import Stream, TensorStream
+from superpose.learning.streams import Batch, Stream, TensorStream
 
 __all__ = [
     "EWC",
@@ -17,6 +17,7 @@ __all__ = [
     "PENALTIES",
     "SCHEDULES",
     "SI",
+    "Batch",
     "Display",
     "Interrupted",
     "Lines",

@@ -31,7 +31,7 @@ def accuracy(
     return right / len(y)
 
 
-class Plan:
+class Timetable:
     """Which tasks are tested when.
 
     The first and the current one every `every` steps and when a task ends, all at the end;

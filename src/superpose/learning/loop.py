@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from superpose.errors import SuperposeError
 from superpose.learning import display as displays
 from superpose.learning.clock import Clock
-from superpose.learning.directory import RunDirectory
 from superpose.learning.display import Display, Progress
-from superpose.learning.evaluation import Plan, Predict, accuracy
+from superpose.learning.evaluation import Predict, Timetable, accuracy
 from superpose.learning.interrupt import Interrupted, stop_at_step
 from superpose.learning.methods import Method, as_method, numbers_stored
 from superpose.learning.metrics import Record, summarise
 from superpose.learning.optimisers import SCHEDULES, Optimiser, make_optimiser, named
 from superpose.learning.penalties import Penalty
 from superpose.learning.replicas import replicas
+from superpose.learning.run_directory import RunDirectory
 from superpose.learning.state import Training
 from superpose.learning.streams import Segment, Stream, described, segments
 from superpose.learning.tensorboard import TensorBoard, writer_class
@@ -95,7 +95,7 @@ def train(
     chosen = as_method(method, model)
     factor = named("schedule", SCHEDULES, schedule)
     parts = segments(stream)
-    plan = Plan(stream, parts, matrix, evaluate_every)
+    timetable = Timetable(stream, parts, matrix, evaluate_every)
     count = stream.contexts if chosen.select == "context" else stream.tasks
     model = chosen.make(model, count, seed)
     predict = predictor(model, chosen)
@@ -117,7 +117,7 @@ def train(
         "reset": reset,
         "label_smoothing": label_smoothing,
         "evaluate_every": evaluate_every,
-        "matrix": plan.matrix,
+        "matrix": timetable.matrix,
         "seed": seed,
     }
 
@@ -169,7 +169,7 @@ def train(
                 done = step + 1
                 if done == part.stop and done < len(stream):
                     consolidate(penalty, model, stream, predict, part, seed)
-                due = plan.due(part, done)
+                due = timetable.due(part, done)
                 if due or done % CHECK_EVERY == 0:
                     training.check()
                 if due:

@@ -1,6 +1,7 @@
 """What the loop needs of a stream, and a stream made of a user's own tensors."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -8,13 +9,48 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from superpose.data.pool import ORDER, shuffle
-from superpose.data.streams import Batch, Periodic
 from superpose.errors import SuperposeError, at_least_one
+from superpose.learning.shuffle import ORDER, shuffle
+
+
+class Batch(NamedTuple):
+    """Inputs (B, *input_shape) `float32`, labels (B,) `int64`, and whose they are."""
+
+    x: Tensor
+    y: Tensor
+    task: int
+    context: int
+
+
+class Periodic(ABC):
+    """Tasks one after another, `period` steps each, in a context each."""
+
+    period: int
+
+    @property
+    @abstractmethod
+    def tasks(self) -> int:
+        """How many tasks there are."""
+
+    @property
+    def contexts(self) -> int:
+        """As many as tasks."""
+        return self.tasks
+
+    def __len__(self) -> int:
+        return self.period * self.tasks
+
+    def task_at(self, step: int) -> int:
+        """Count the periods before the step."""
+        return step // self.period
+
+    def context_at(self, step: int) -> int:
+        """The same as the task."""
+        return self.task_at(step)
 
 
 class Stream(Protocol):
-    """The least that `train` needs; everything in `superpose.data` has it.
+    """The least that `train` needs of a sequence of batches whose distribution changes over time.
 
     A batch must be a pure function of the step, or a resumed run cannot end as one never stopped.
     The test set of task k is read in context k.
@@ -72,15 +108,6 @@ def segments(stream: Stream) -> list[Segment]:
         Segment(tasks[start], start, stop)
         for start, stop in zip(starts, [*starts[1:], len(tasks)], strict=True)
     ]
-
-
-class Data(NamedTuple):
-    """One task: training inputs and labels, test inputs and labels."""
-
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
 
 
 @dataclass(frozen=True, eq=False)

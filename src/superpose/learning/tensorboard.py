@@ -13,7 +13,7 @@ def writer_class() -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise SuperposeError(
-            "TensorBoard is not installed: pip install 'superpose[tensorboard]'"
+            'TensorBoard is not installed: pip install "superpose[tensorboard]"'
         ) from error
     return SummaryWriter
 

@@ -1,0 +1,1 @@
+"""The paper's experiments: `settings` says what each is, `jobs` runs them."""

@@ -1,0 +1,73 @@
+"""`superpose demo`: it compares, draws, stops, goes on, and says what it uses."""
+
+import json
+import shlex
+import sys
+
+import pytest
+
+from superpose.cli import main
+from superpose.cli.demo import report
+from superpose.errors import SuperposeError
+from superpose.lab import demo
+from superpose.learning import Interrupted
+
+
+def test_the_demo_compares_three_methods_and_draws_them(tmp_path, capsys):
+    small = ["--dataset", "digits", "--tasks", "2", "--steps", "60", "--units", "32"]
+    main(["demo", *small, "--jobs", "1", "--out", str(tmp_path), "--json"])
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("standard", "binary", "hadamard"):
+        saved = json.loads((tmp_path / name / "result.json").read_text())
+        assert saved.items() <= results[name].items()
+        assert saved["method"] == name
+    report(results, tmp_path, quiet=False)
+    printed = capsys.readouterr().out
+    for name, result in results.items():
+        row = next(line for line in printed.splitlines() if f" {name} " in line)
+        assert f"{100 * result['mean_all']:.1f} %" in row
+    assert "What to try next" in printed
+
+
+def test_a_demo_that_was_stopped_goes_on_as_it_says(tmp_path, capsys, monkeypatch):
+    def stop(*_):
+        raise Interrupted("stopped")
+
+    call = ["demo", "--dataset", "digits", "--tasks", "2", "--steps", "12", "--units", "16"]
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "run", stop)
+        with pytest.raises(SystemExit):
+            main([*call, "--jobs", "1", "--out", str(tmp_path / "a folder")])
+    command = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    assert command[0] == "superpose"
+    main([*command[1:], "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert (result["dataset"], result["out"]) == ("digits", str(tmp_path / "a folder"))
+    assert result["results"]["binary"]["steps"] == 24
+
+
+def test_a_demo_to_go_on_with_is_named(capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", "--resume"])
+    assert "--resume needs --out DIR" in capsys.readouterr().err
+
+
+def test_the_demo_says_which_data_it_uses(monkeypatch):
+    def offline(name, data_dir):
+        raise SuperposeError("mnist could not be fetched: nowhere")
+
+    monkeypatch.setattr(demo, "load", offline)
+    name, sentence = demo.choose_dataset(None)
+    assert name == "digits"
+    assert "mnist could not be fetched" in sentence
+    monkeypatch.setattr(demo, "load", lambda name, data_dir: None)
+    assert demo.choose_dataset(None)[0] == "mnist"
+
+
+def test_a_demo_without_matplotlib_says_so_before_it_learns(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit):
+        main(["demo", "--dataset", "digits", "--tasks", "2", "--out", str(tmp_path / "demo")])
+    assert "demo needs matplotlib (not installed)" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()

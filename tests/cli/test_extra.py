@@ -1,0 +1,98 @@
+"""Commands without the extra `lab`: those of the lab name it, the others work."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from superpose.cli import LAB, Command, main
+from superpose.errors import SuperposeError
+from superpose.lab import extra
+
+WITHOUT = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from superpose.cli import main
+main(sys.argv[1:])
+"""
+
+
+def without(*words):
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(hidden=set(extra.PACKAGES)), *words],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_command_of_the_lab_names_the_extra():
+    told = without("run", "permuting-mnist", "--dataset", "digits", "--tasks", "1")
+    assert told.returncode == 1
+    assert told.stdout == ""
+    assert told.stderr == (
+        "superpose: run needs matplotlib, scikit-learn, Pillow, markdown-it-py (not installed): "
+        'pip install "superpose[lab]"\n'
+    )
+
+
+def test_other_commands_do_without():
+    sizes = '{"in_features": 8, "out_features": 2}'
+    told = without(
+        *("plan", "--net", "torch.nn:Linear", "--net-args", sizes, "--tasks", "2", "--json")
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith("{")
+
+
+@pytest.mark.parametrize("missing", ["matplotlib", "sklearn", "PIL", "markdown_it"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("demo",),
+        ("run", "icifar"),
+        ("reproduce", "table1"),
+        ("report", "results"),
+        ("data", "where"),
+        ("bench",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_package_of_the_extra_is_asked_for(words, missing, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        f"superpose: {words[0]} needs {extra.PACKAGES[missing]} (not installed): "
+        'pip install "superpose[lab]"\n'
+    )
+
+
+def test_the_packages_are_those_of_the_extra():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    wanted = [line.partition(">=")[0] for line in project["optional-dependencies"]["lab"]]
+    assert sorted(extra.PACKAGES.values()) == sorted(wanted)
+
+
+def test_commands_that_import_the_lab_are_among_those_that_ask_for_it():
+    for annotated in Command.__args__:
+        command = annotated.__origin__
+        source = Path(sys.modules[command.__module__].__file__).read_text()
+        assert ("superpose.lab" in source) == (command in LAB), command
+
+
+def test_a_figure_asks_for_its_own_package_only(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    extra.require("a figure", "matplotlib")
+    with pytest.raises(SuperposeError, match=r"digits needs scikit-learn \(not installed\)"):
+        extra.require("the data set digits", "matplotlib", "sklearn")

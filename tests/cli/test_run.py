@@ -1,0 +1,127 @@
+"""`superpose run`: one seed or several, and what a person or a program sees of it."""
+
+import json
+import os
+import shlex
+import signal
+
+import pytest
+
+from superpose.cli import main
+from superpose.learning import Quiet
+from superpose.learning import display as displays
+
+SMALL = ["--dataset", "digits", "--units", "16", "--tasks", "2", "--steps", "12"]
+
+
+def test_json_is_all_that_is_printed(tmp_path, capsys):
+    main(["run", "permuting-mnist", *SMALL, "--out", str(tmp_path), "--json"])
+    printed, errors = capsys.readouterr()
+    result = json.loads(printed)
+    assert errors == ""
+    assert result["steps"] == 24
+    assert result["timings"]["seconds"] > 0
+    assert json.loads((tmp_path / "result.json").read_text()).items() <= result.items()
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["about"]["lr"] == 1e-4
+    assert config["stream"]["dataset"]["name"] == "digits"
+
+
+def test_a_person_sees_lines_and_a_table(tmp_path, capsys):
+    main(["run", "permuting-mnist", *SMALL, "--method", "si", "--out", str(tmp_path / "run")])
+    printed = capsys.readouterr().out
+    assert "si: task 2/2, step 24/24, loss" in printed
+    assert "mean all" in printed
+    assert "numbers stored" in printed
+    main(["run", "permuting-mnist", *SMALL, "--out", str(tmp_path / "quiet"), "--quiet"])
+    quiet = capsys.readouterr().out
+    assert "step" not in quiet
+    assert "mean all" in quiet
+
+
+def test_an_error_is_one_sentence_and_exit_code_one(tmp_path, capsys):
+    call = ["run", "permuting-mnist", *SMALL, "--out", str(tmp_path), "--quiet"]
+    main(call)
+    for extra, message in (
+        ([], "holds a run already: add --resume"),
+        (["--resume", "--seed", "3"], "was started with seed=0, not 3"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main([*call, *extra])
+        assert stopped.value.code == 1
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "permuting-mnist", *SMALL, "--resume"])
+    assert stopped.value.code == 1
+    assert "--resume needs --out" in capsys.readouterr().err
+
+
+def test_divergence_is_an_error(tmp_path, capsys):
+    options = ["--optimiser", "sgd", "--lr", "1e9", "--out", str(tmp_path), "--quiet"]
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "permuting-mnist", *SMALL, *options])
+    assert stopped.value.code == 1
+    assert "learning broke down at step 12" in capsys.readouterr().err
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    call = ["run", "permuting-mnist", *SMALL, "--method", "binary", "--evaluate-every", "5"]
+
+    class PressesCtrlC(Quiet):
+        def show(self, progress):
+            if progress.step == 15:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(displays, "for_terminal", lambda *_, **__: PressesCtrlC())
+        with pytest.raises(SystemExit) as stopped:
+            main([*call, "--out", str(tmp_path / "stopped")])
+    assert stopped.value.code == 130
+    message = capsys.readouterr().err
+    assert "stopped after 15 of 24 steps" in message
+    command = shlex.split(message.splitlines()[-1])
+    assert command[:2] == ["superpose", "run"]
+    main([*command[1:], "--quiet"])
+    main([*call, "--out", str(tmp_path / "whole"), "--quiet"])
+    for name in ("result.json", "metrics.jsonl"):
+        whole, stopped = (tmp_path / each / name for each in ("whole", "stopped"))
+        assert whole.read_bytes() == stopped.read_bytes()
+
+
+def test_seeds_side_by_side_are_the_runs_one_by_one(tmp_path, capsys):
+    call = ["run", "permuting-mnist", *SMALL, "--json"]
+    main([*call, "--seeds", "2", "--jobs", "2", "--out", str(tmp_path / "both")])
+    result = json.loads(capsys.readouterr().out)
+    values = []
+    for seed in (0, 1):
+        main([*call, "--seed", str(seed), "--out", str(tmp_path / str(seed))])
+        alone = (tmp_path / str(seed) / "result.json").read_bytes()
+        assert alone == (tmp_path / "both" / f"seed-{seed}" / "result.json").read_bytes()
+        values.append(json.loads(alone)["mean_all"])
+    assert values[0] != values[1]
+    mean = sum(values) / 2
+    assert result["mean_all"]["mean"] == pytest.approx(mean)
+    assert result["mean_all"]["deviation"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert result["seeds"] == [0, 1]
+    assert json.loads((tmp_path / "both" / "result.json").read_text()).items() <= result.items()
+
+
+def test_several_seeds_do_not_take_the_place_of_one(tmp_path, capsys):
+    main(["run", "permuting-mnist", *SMALL, "--out", str(tmp_path), "--quiet"])
+    before = (tmp_path / "result.json").read_bytes()
+    with pytest.raises(SystemExit):
+        main(["run", "permuting-mnist", *SMALL, "--seeds", "2", "--out", str(tmp_path), "--quiet"])
+    assert "holds the run of one seed" in capsys.readouterr().err
+    assert (tmp_path / "result.json").read_bytes() == before
+
+
+def test_one_seed_does_not_take_the_place_of_several(tmp_path, capsys):
+    several = ["run", "permuting-mnist", *SMALL, "--out", str(tmp_path), "--quiet"]
+    main([*several, "--seeds", "2"])
+    before = (tmp_path / "result.json").read_bytes()
+    for resume in ([], ["--resume"]):
+        with pytest.raises(SystemExit):
+            main([*several, *resume])
+        assert "a result that is not one run's" in capsys.readouterr().err
+    assert (tmp_path / "result.json").read_bytes() == before

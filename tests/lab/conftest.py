@@ -1,0 +1,3 @@
+from lab.timed import pair
+
+__all__ = ["pair"]

@@ -1,0 +1,69 @@
+"""Experiments side by side: errors, deviations, processes that are killed or stopped."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+from lab.experiments.small import settings
+
+from superpose.errors import SuperposeError
+from superpose.lab.experiments.jobs import Job, side_by_side, spread
+from superpose.learning import Interrupted, Quiet
+
+
+def test_the_error_of_one_seed_is_that_of_all(tmp_path):
+    jobs = [
+        Job(settings(tasks=2, seed=seed, method=name), tmp_path / str(seed), str(seed))
+        for seed, name in enumerate(["binary", "bynary"])
+    ]
+    with pytest.raises(SuperposeError, match="unknown method 'bynary'"):
+        side_by_side(jobs, 1, Quiet())
+
+
+def test_an_error_can_wait_until_the_others_have_ended(tmp_path):
+    jobs = [
+        Job(settings(tasks=2, seed=seed, method=name), tmp_path / str(seed), str(seed))
+        for seed, name in enumerate(["bynary", "binary"])
+    ]
+    with pytest.raises(SuperposeError, match="unknown method 'bynary'"):
+        side_by_side(jobs, 1, Quiet(), keep_going=True)
+    assert (tmp_path / "1" / "result.json").exists()
+
+
+def test_the_deviation_is_that_of_a_sample():
+    found = spread([{"mean_all": value} for value in (0.1, 0.2, 0.3)])["mean_all"]
+    assert found["mean"] == pytest.approx(0.2)
+    assert found["deviation"] == pytest.approx(0.1)
+
+
+def test_a_worker_that_is_killed_is_told(tmp_path):
+    class Kills(Quiet):
+        def show(self, progress):
+            for child in multiprocessing.active_children():
+                child.kill()
+
+    long = settings(tasks=2, steps=10**5, evaluate_every=5)
+    with pytest.raises(SuperposeError, match=r"was killed, .* go on with the same command"):
+        side_by_side([Job(long, tmp_path / "a", "a")], 1, Kills())
+    with pytest.raises(SuperposeError, match="jobs=0: it is at least 1"):
+        side_by_side([Job(long, tmp_path / "b", "b")], 0, Quiet())
+
+
+def test_ctrl_c_pressed_twice_stops_runs_side_by_side(tmp_path):
+    class Presses(Quiet):
+        left = 2
+
+        def show(self, progress):
+            if self.left:
+                self.left -= 1
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    long = settings(tasks=2, steps=10**5, evaluate_every=5)
+    jobs = [Job(long, tmp_path / name, name) for name in "ab"]
+    with pytest.raises(Interrupted, match="stopped"):
+        side_by_side(jobs, 1, Presses())
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "a" / "checkpoint.pt").exists(), "the one that ran is saved"
+    assert not (tmp_path / "b").exists(), "the other one was never started"

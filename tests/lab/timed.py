@@ -1,0 +1,23 @@
+"""Comparisons for the bench on a clock of its own."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from superpose.lab import bench
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    """Comparisons whose actions take the time they are told, on a clock of their own."""
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr(bench, "time", clock)
+
+    def taking(seconds):
+        return lambda: now.__setitem__(0, now[0] + seconds)
+
+    def make(action, baseline, goal, rounds=9):
+        return bench.Comparison("a", "b", goal, taking(action), taking(baseline), rounds)
+
+    return make

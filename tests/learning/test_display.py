@@ -1,0 +1,26 @@
+"""What a person sees of a run while it goes on."""
+
+import io
+
+from rich.console import Console
+
+from superpose.learning import Lines, LiveTable, Progress
+
+PROGRESS = Progress("binary", 2, 10, 3000, 10000, 0.213, 0.9507, 0.9612, 75.0, evaluated=True)
+
+
+def test_the_live_table_tells_how_far_each_run_is():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with LiveTable(["binary", "standard"], console) as table:
+        table.show(PROGRESS)
+    drawn = console.file.getvalue()
+    for text in ("binary", "3/10", "3,000", "0.213", "95.1 %", "96.1 %", "1:15", "standard"):
+        assert text in drawn
+
+
+def test_lines_are_not_too_many(capsys):
+    with Lines(interval=60) as lines:
+        lines.show(PROGRESS)
+        lines.show(PROGRESS)
+        lines.show(Progress("other", 0, 1, 5, 9, 0.1, None, None, 1.0))
+    assert capsys.readouterr().out.count("\n") == 1
