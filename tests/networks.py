@@ -9,7 +9,7 @@ import superpose as sp
 
 def mlp(bias=True, dtype=torch.float32):
     torch.manual_seed(0)
-    return sp.models.MLP(12, 16, 5, bias=bias).to(dtype)
+    return sp.lab.MLP(12, 16, 5, bias=bias).to(dtype)
 
 
 def cnn():
@@ -31,7 +31,7 @@ def nets(make=mlp, names="abc"):
 
 
 def wide():
-    return sp.models.MLP(48, 64, 5, bias=True)
+    return sp.lab.MLP(48, 64, 5, bias=True)
 
 
 def inputs(names="abc", points=10, shape=(48,)):

@@ -8,7 +8,7 @@ import superpose as sp
 
 def test_the_papers_resnet():
     torch.manual_seed(0)
-    net = sp.models.ResNet18(width=4)
+    net = sp.lab.ResNet18(width=4)
     model = sp.superpose(net, tasks=3, private="none", skip=["stem"])
     x = torch.randn(4, 3, 32, 32)
     assert "stem.weight" in model.summary().shared

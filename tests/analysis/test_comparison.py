@@ -30,7 +30,7 @@ def test_solve_is_predicted_to_ten_percent(family, bias):
 @pytest.mark.parametrize("method", ["sum", "delta"])
 def test_sums_are_predicted_to_ten_percent(family, method):
     torch.manual_seed(0)
-    models = {name: sp.models.MLP(256, 256, 32) for name in "abcde"}
+    models = {name: sp.lab.MLP(256, 256, 32) for name in "abcde"}
     x = {name: torch.randn(128, 256) for name in models}
     packed = sp.pack(models, family, method=method)
     for layer in sp.crosstalk(packed, models, x).layers:

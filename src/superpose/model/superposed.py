@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -35,6 +36,9 @@ Ids = int | list[int] | tuple[list[int]]  # of a task, of one per row, of one pe
 WHOLE = (int, np.integer)
 
 S = TypeVar("S", bound="Superposed")
+
+_last: WeakKeyDictionary[nn.Module, tuple[Any, Selection]] = WeakKeyDictionary()
+"""The selection that each model made last: the tokens of a text are generated with one."""
 
 _chosen: ContextVar[Mapping[int, Ids]] = ContextVar("chosen", default={})  # noqa: B039
 """The tasks' numbers that `with model.task(…)` chose, by model, for each thread and async task."""
@@ -114,6 +118,18 @@ class Superposed(nn.Module):
         """The names of all tasks."""
         return list(self.superposition.names)
 
+    @property
+    def way(self) -> str:
+        """How mixed batches are computed: direct, mapped, grouped, or auto for the first right one.
+
+        One that was chosen, and is not right for the network, is an error when a batch comes.
+        """
+        return self.superposition.conversion.way
+
+    @way.setter
+    def way(self, way: str) -> None:
+        self.superposition.conversion = replace(self.superposition.conversion, way=way)
+
     @contextmanager
     def task(self, task: Task) -> Iterator[None]:
         """Choose the task for code that only calls model(x)."""
@@ -185,9 +201,22 @@ class Superposed(nn.Module):
 
     @untraced
     def selection_of(self, ids: Ids) -> Selection:
-        """The same by the tasks' numbers."""
+        """The same by the tasks' numbers; where nothing is learned, the last one is kept."""
         own = layers(self)
-        device = next(layer.weight_device() for layer in own if layer.contexts)
+        if torch.is_grad_enabled() or any(layer.pairing is not None for layer in own):
+            return self._select(ids, own)
+        each = [ids] if isinstance(ids, int) else ids[0] if isinstance(ids, tuple) else ids
+        weights = [
+            (w.dtype, w.device) for w in (layer.weight_like() for layer in own) if w is not None
+        ]
+        key = (repr(ids), own[-1].private_state.version(each), weights)
+        kept = _last.get(self)
+        if kept is None or kept[0] != key:
+            _last[self] = kept = (key, self._select(ids, own))
+        return kept[1]
+
+    def _select(self, ids: Ids, own: list[Layer]) -> Selection:
+        device = next(w.device for w in (layer.weight_like() for layer in own) if w is not None)
         tasks = Tasks.of(ids[0] if isinstance(ids, tuple) else ids, device)
         row = tasks.row
         if isinstance(ids, tuple) and row is not None:
@@ -240,7 +269,7 @@ class Superposed(nn.Module):
         batch, each = self._batch(ids, inputs, options)
         if len(each) == 1 or (batch.tokens and len(set(each)) == 1):
             return self.selection_of(each[0])
-        found = mixed.find(self, batch, each, self.superposition.conversion.way)
+        found = mixed.find(self, batch, each, self.way)
         return self.selection_of(ids) if found.way == "direct" else None
 
     @untraced
@@ -249,7 +278,7 @@ class Superposed(nn.Module):
         batch, each = self._batch(ids, inputs, options)
         if error is not None and batch.has_objects:  # the pass that failed may have written to them
             raise error
-        found = mixed.find(self, batch, each, self.superposition.conversion.way)
+        found = mixed.find(self, batch, each, self.way)
         if found.way == "mapped":
             return mixed.mapped(self, self.selection_of(ids), batch, found.dims)
         return mixed.grouped(self, each, batch, found.dims)
@@ -277,8 +306,9 @@ class Superposed(nn.Module):
         return cost(self, bound, private_state(self), len(known.names), known.plain_size)
 
     def summary(self) -> Summary:
-        """What is superposed, what all tasks share and what each task has for itself."""
-        return summarise(self, layers(self))
+        """What is superposed, private or shared, and how mixed batches are computed."""
+        found = dict.fromkeys(map(str, self.superposition.ways.values()))
+        return summarise(self, layers(self), list(found))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles name the plain class: the superposed one is made when needed."""

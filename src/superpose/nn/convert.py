@@ -95,17 +95,19 @@ class Summary:
     superposed: list[str]
     private: list[str]
     shared: list[str]
+    mixed: list[str]  # how mixed batches are computed, as far as it was found out
 
     def __str__(self) -> str:
         kinds = {
             "superposed": self.superposed,
             "private to each task": self.private,
             "shared by all tasks": self.shared,
+            "mixed batches": self.mixed or ["found out with the first one"],
         }
         return "\n".join(f"{kind}: {', '.join(names) or 'none'}" for kind, names in kinds.items())
 
 
-def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
+def summarise(model: nn.Module, layers: Iterable[Layer], mixed: list[str]) -> Summary:
     """Sort the tensors of a superposed model."""
     layers = list(layers)
     superposed = [joined(layer.path, name) for layer in layers for name in layer.contexts]
@@ -114,7 +116,7 @@ def summarise(model: nn.Module, layers: Iterable[Layer]) -> Summary:
     paths = [(path, layer) for path, layer in every if isinstance(layer, Layer)]
     told = {joined(path, name) for path, la in paths for name in (*la.contexts, *la.private)}
     rest = [name for name in model.state_dict() if not is_private(name)]
-    return Summary(superposed, private, [name for name in rest if name not in told])
+    return Summary(superposed, private, [name for name in rest if name not in told], mixed)
 
 
 def _check_names(model: nn.Module, conversion: Conversion) -> None:

@@ -230,9 +230,9 @@ class Layer(nn.Module):
             return layer.fixed(tasks.unique[0], like.device, like.dtype)
         return layer.fixed_by_row(tasks.unique, tasks.row, like.device, like.dtype)
 
-    def weight_device(self) -> torch.device:
-        """Where the first bound weight is."""
-        return self._real_like(next(iter(self.contexts))).device
+    def weight_like(self) -> Tensor | None:
+        """The first bound weight, for its type and device."""
+        return next((self._real_like(name) for name in self.contexts), None)
 
     def _real_like(self, name: str) -> Tensor:
         weight: Tensor = self.stored(name)
@@ -244,7 +244,9 @@ class Layer(nn.Module):
         Inside a superposed model that is decided by the model; a layer used by itself is told.
         """
         if task is not None:
-            tasks = Tasks.of(whole_numbers(task), self.weight_device())
+            weight = self.weight_like()
+            assert weight is not None
+            tasks = Tasks.of(whole_numbers(task), weight.device)
             return self.select(tasks, {}), None if tasks.row is None else len(tasks.row)
         selection: Selection | None = active.selection
         if selection is None or self.path not in selection.layers:

@@ -78,6 +78,7 @@ class Group(nn.Module):
             part.group, part.offset = self, offset
             offset += part.numel
         self.start = self.templates()
+        self.changes = 0  # of what tensors there are; what is in them has versions of its own
 
     def add(self, task: int) -> None:
         """Give a new task what the layers have now."""
@@ -86,6 +87,7 @@ class Group(nn.Module):
 
     def remove(self, task: int) -> None:
         """Forget the task's tensor."""
+        self.changes += 1
         delattr(self, str(task))
 
     def of(self, task: int) -> Tensor:
@@ -124,6 +126,7 @@ class Group(nn.Module):
 
     def _put(self, task: int, flat: Tensor) -> None:
         """Make this the task's tensor; an optimiser that knows its parameter goes on knowing it."""
+        self.changes += 1
         known = self.flats().get(str(task))
         if known is not None and torch._has_compatible_shallow_copy_type(known, flat):
             known.data = flat
@@ -135,6 +138,7 @@ class Group(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """As for any module, but those that share the start's memory go on sharing it."""
+        self.changes += 1
         self.start = fn(self.start)
         kept: dict[str, Any] = self._parameters or self._buffers
         order = dict(kept)
@@ -225,6 +229,14 @@ class PrivateState(nn.Module):
     def groups(self) -> dict[str, Group]:
         """By name."""
         return cast(dict[str, Group], self._modules)
+
+    def version(self, tasks: Iterable[int]) -> object:
+        """Another whenever a private tensor of these tasks may have changed."""
+        groups = self.groups.values()
+        flats = [group.of(task) for task in set(tasks) for group in groups]
+        if any(flat.is_inference() for flat in flats):  # they have none
+            return object()
+        return [group.changes for group in groups], sum(flat._version for flat in flats)
 
     def add(self, task: int) -> None:
         """Give a new task its tensors, as the layers have them."""
