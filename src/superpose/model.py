@@ -23,8 +23,9 @@ from superpose.errors import SuperposeError
 from superpose.nn.complex import complexify
 from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
+from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
-from superpose.nn.private import PrivateState
+from superpose.nn.private import STATE, PrivateState, is_private
 from superpose.nn.rows import is_among, of_all_rows
 from superpose.nn.selection import Selection, Tasks, active, untraced
 
@@ -188,7 +189,7 @@ class Superposed(nn.Module):
         if isinstance(ids, tuple) and row is not None:
             row = row.unsqueeze(0)
         private = own[-1].private_state.select(tasks)
-        return Selection(row, {la.path: la.select(tasks, private.get(la, {})) for la in own})
+        return Selection(row, {la.path: la.select(tasks, private.get(la.path, {})) for la in own})
 
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
         """The forward pass of a selection, where the task has to be data.
@@ -217,6 +218,14 @@ class Superposed(nn.Module):
     def summary(self) -> Summary:
         """What is superposed, what all tasks share and what each task has for itself."""
         return summarise(self, layers(self))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        """What tasks have for themselves is in the last layer, which may have been another one."""
+        place = f"{prefix}{joined(layers(self)[-1].path, STATE)}."
+        for key in [one for one in state_dict if one.startswith(prefix) and is_private(one)]:
+            own = key.rpartition(f"{STATE}.")[2]
+            state_dict[place + own] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles name the plain class: the superposed one is made when needed."""
