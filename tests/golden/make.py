@@ -1,0 +1,177 @@
+"""Writes golden files: a small one of every kind, and beside it what it has to give when read.
+
+Run by hand, once a format: `PYTHONPATH=tests python -m golden.make`. Files that are committed are
+never made again: a later version of the library has to read them as they are.
+"""
+
+import copy
+import json
+from functools import partial
+from pathlib import Path
+
+import torch
+from golden.networks import digest, inputs, network, tolerance
+
+import superpose as sp
+from superpose import contexts
+from superpose.checkpoint import FORMAT
+from superpose.store import Packed
+
+EXACT = {"identity", "binary", "permutation"}  # families that turn a weight without rounding
+SEED = 7
+
+
+def learned(name, family="binary", tasks=3, **options):
+    """A model of which every task has learned something from inputs of its own."""
+    model = sp.superpose(network(name), family, tasks=tasks, seed=SEED, **options)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        for number, task in enumerate(model.tasks):
+            optimiser.zero_grad()
+            output = model(inputs(name, number + 1), task=task)
+            (output - number - 1).square().mean().backward()
+            optimiser.step()
+    return model
+
+
+def renamed():
+    """A task with another name, and a number that may never be given out again."""
+    model = learned("mlp", "hadamard", tasks=["a", "b", "c"])
+    model.remove_task("c")
+    model.rename_task("a", "alpha")
+    return model
+
+
+def removed():
+    """Tasks whose numbers are not those of their places."""
+    model = learned("mlp", tasks=["a", "b", "c", "d"])
+    model.remove_task("b")
+    return model
+
+
+def fine_tuned(name):
+    """A base and models that differ from it in every tensor."""
+    base = network(name).eval()
+    models = {one: copy.deepcopy(base) for one in "abc"}
+    for net in models.values():
+        for parameter in net.parameters():
+            parameter.data.add_(0.1 * torch.randn_like(parameter))
+    return base, models
+
+
+def packed(name, family, method, with_base=False, **options):
+    base, models = fine_tuned(name)
+    if with_base:
+        options["base"] = base
+    if method == "solve":
+        options["calibration"] = {one: inputs(name, number) for number, one in enumerate(models)}
+    return sp.pack(models, family, method=method, seed=SEED, **options)
+
+
+LEARNED = ["binary", "complex", "onepower", "rotation", "phase", "hadamard"]
+KINDS = {
+    **{family: ("mlp", partial(learned, "mlp", family)) for family in contexts.FAMILIES},
+    **{
+        f"learned-{family}": ("mlp", partial(learned, "mlp", family, learnable=True))
+        for family in LEARNED
+    },
+    "learned-block-rotation": (
+        "mlp",
+        partial(learned, "mlp", contexts.BlockRotation(learnable=True, block_size=2)),
+    ),
+    "blocks-of-4": ("mlp", partial(learned, "mlp", contexts.BlockRotation(block_size=4))),
+    "product": ("mlp", partial(learned, "mlp", contexts.Binary() * contexts.Permutation())),
+    "power": ("mlp", partial(learned, "mlp", contexts.Phase() ** 3)),
+    "local-mix": (
+        "mlp",
+        partial(learned, "mlp", contexts.LocalMix(contexts.Phase(), 1, weights=(1, 2, 1))),
+    ),
+    "private-none": ("mlp", partial(learned, "mlp", private="none")),
+    "private-shared": ("mlp", partial(learned, "mlp", "hadamard", private="shared")),
+    "conv-kernel": ("conv", partial(learned, "conv", "hadamard")),
+    "conv-channel": ("conv", partial(learned, "conv", conv="channel")),
+    "conv-shared": ("conv", partial(learned, "conv", private="shared")),
+    "conv-none": ("conv", partial(learned, "conv", private="none")),
+    "conv-complex128": ("conv, float64", partial(learned, "conv, float64", "complex")),
+    "grouped-kernel": ("grouped", partial(learned, "grouped")),
+    "grouped-channel": ("grouped", partial(learned, "grouped", "hadamard", conv="channel")),
+    "encoder": ("encoder", partial(learned, "encoder")),
+    "recurrent": ("recurrent", partial(learned, "recurrent")),
+    "rows-second": ("rows second", partial(learned, "rows second", batch_dim=1)),
+    "private-layers": ("mlp", partial(learned, "mlp", private_layers=["2"])),
+    "skip": ("mlp", partial(learned, "mlp", skip=["0"])),
+    "tied": ("tied", partial(learned, "tied")),
+    "tied-private": ("tied", partial(learned, "tied", private_layers=["words"])),
+    "tokens": ("tokens", partial(learned, "tokens", private_layers=["positions"])),
+    "renamed": ("mlp", renamed),
+    "numbers": ("mlp", partial(learned, "mlp", tasks=[7, 1, "three"])),
+    "complex128": ("mlp, float64", partial(learned, "mlp, float64", "onepower")),
+    "float64": ("mlp, float64", partial(learned, "mlp, float64", "rotation")),
+    "bfloat16": ("mlp, bfloat16", partial(learned, "mlp, bfloat16")),
+    "packed-solve": ("mlp", partial(packed, "mlp", "hadamard", "solve")),
+    "packed-solve-base": ("mlp", partial(packed, "mlp", "binary", "solve", with_base=True)),
+    "packed-sum": ("conv", partial(packed, "conv", "binary", "sum")),
+    "packed-delta": ("mlp", partial(packed, "mlp", "binary", "delta")),
+    "packed-delta-base": ("conv", partial(packed, "conv", "hadamard", "delta", with_base=True)),
+    "packed-pairing": (
+        "deep",
+        partial(packed, "deep", "binary", "delta", with_base=True, random_pairing=True),
+    ),
+    "removed": ("mlp", removed),
+}
+
+
+def digests(net, rounded=()):
+    """Digests of a plain network's tensors; none of those that are rounded on the way."""
+    state = net.state_dict().items()
+    return {name: None if name in rounded else digest(tensor) for name, tensor in state}
+
+
+def expected(model, name):
+    """What the file has to give: outputs as exact numbers, tensors as digests."""
+    model = copy.deepcopy(model).eval()
+    kind = contexts.describe(model.superposition.family)["name"]
+    rounded = () if kind in EXACT else model.summary().superposed
+    x = inputs(name)
+    with torch.no_grad():
+        outputs = {task: model(x, task=task) for task in model.tasks}
+    tasks = [
+        {
+            "task": task,
+            "output": output.double().tolist(),
+            "read": digests(sp.unsuperpose(model, task), rounded),
+        }
+        for task, output in outputs.items()
+    ]
+    apart = [(a - b).abs().max() for a in outputs.values() for b in outputs.values() if a is not b]
+    assert min(apart) > 100 * tolerance(name) or "bfloat16" in name, "tasks must be told apart"
+    told = {"network": name, "tasks": tasks, "stored": digests(sp.unsuperpose(model))}
+    if not isinstance(model, Packed):
+        told["added"] = added_task(model, x)
+    return told
+
+
+def added_task(model, x):
+    """The outputs of one more task, which has a number that no task had before."""
+    model.add_task("one more")
+    with torch.no_grad():
+        return model(x, task="one more").double().tolist()
+
+
+def main():
+    folder = Path(__file__).parent / f"format{FORMAT}"
+    folder.mkdir(exist_ok=True)
+    for number, (kind, (name, make)) in enumerate(KINDS.items()):
+        path = folder / f"{kind}.safetensors"
+        if path.exists():
+            continue
+        torch.manual_seed(number)
+        model = make()
+        sp.save(model, path)
+        told = expected(model, name)
+        path.with_suffix(".json").write_text(json.dumps(told, separators=(",", ":")) + "\n")
+        print(path.name, path.stat().st_size, path.with_suffix(".json").stat().st_size)
+
+
+if __name__ == "__main__":
+    main()
