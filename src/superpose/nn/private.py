@@ -247,6 +247,11 @@ class PrivateState(nn.Module):
         """By name."""
         return cast(dict[str, Group], self._modules)
 
+    @property
+    def parts(self) -> list[Part]:
+        """Of all groups."""
+        return [part for group in self.groups.values() for part in group.parts]
+
     def add(self, task: int) -> None:
         """Give a new task its tensors, as the layers have them."""
         for group in self.groups.values():
@@ -259,8 +264,7 @@ class PrivateState(nn.Module):
 
     def of(self, task: int) -> dict[str, Tensor]:
         """A task's tensors, by the names that they have in the plain network."""
-        parts = [part for group in self.groups.values() for part in group.parts]
-        return {part.path: part.of(task) for part in parts}
+        return {part.path: part.of(task) for part in self.parts}
 
     def learned(self) -> list[int]:
         """The tasks that have learned something."""
