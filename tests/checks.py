@@ -7,6 +7,8 @@ import torch
 
 import superpose as sp
 from superpose.contexts import Key
+from superpose.model import Superposed, private_state
+from superpose.nn.private import is_private
 
 TASKS = torch.tensor([2, 0, 1, 2, 3])
 
@@ -14,7 +16,32 @@ TASKS = torch.tensor([2, 0, 1, 2, 3])
 def gradients(model, output):
     model.zero_grad()
     output.square().sum().backward()
-    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    return learned_gradients(model)
+
+
+def learned_gradients(model):
+    """By the plain network's names; what task 2 has of `1.weight` is `1.weight of 2`."""
+    own = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    found = {name: gradient.clone() for name, gradient in own.items() if not is_private(name)}
+    groups = private_state(model).groups.values() if isinstance(model, Superposed) else ()
+    for group in groups:
+        for task, flat in group.named_parameters():
+            if flat.grad is not None:
+                names = [f"{part.path} of {task}" for part in group.parts]
+                found |= dict(zip(names, group.split(flat.grad.clone()), strict=True))
+    return found
+
+
+def whole_state(model):
+    """A copy of the shared state, and what each task has for itself, as `1.weight of 2`."""
+    shared = {name: t for name, t in model.state_dict().items() if not is_private(name)}
+    numbers = model.superposition.names.items()
+    own = {
+        f"{name} of {number}": tensor
+        for task, number in numbers
+        for name, tensor in model.private_tensors(task).items()
+    }
+    return {name: tensor.detach().clone() for name, tensor in (shared | own).items()}
 
 
 def first(output):
@@ -28,9 +55,10 @@ def rows_one_by_one(model, tasks, *inputs):
 def randomise_private(model):
     """So that tasks differ in their private parameters too."""
     with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if "private" in name and tensor.is_floating_point() and "covariance" not in name:
-                tensor.add_(torch.rand_like(tensor))
+        for task in model.tasks:
+            for name, tensor in model.private_tensors(task).items():
+                if tensor.dtype != torch.int64 and "covariance" not in name:
+                    tensor.add_(torch.rand_like(tensor))
     return model
 
 
@@ -41,10 +69,9 @@ def assert_plain_bit_for_bit(net, x):
     assert torch.equal(y, plain)
     y.square().sum().backward()
     plain.square().sum().backward()
-    learned = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    learned = learned_gradients(model)
     for tensor, parameter in net.named_parameters():
-        layer, _, own = tensor.rpartition(".")
-        private = f"{layer}.private.{own}.2".removeprefix(".")
+        private = f"{tensor} of 2"
         assert torch.equal(learned[private if private in learned else tensor], parameter.grad)
 
 

@@ -20,12 +20,13 @@ from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, layers, private_state
 from superpose.nn.convert import Conversion
 from superpose.nn.names import joined
-from superpose.nn.private import STATE, is_private, is_sharded
+from superpose.nn.private import STATE, Part, is_private, is_sharded
 from superpose.store import Packed
 
 FORMAT = 2
 HEADER = "superpose"
 PROBE = 256  # how many coordinates of a context go into the digest
+Own = tuple[list[int], Tensor]  # of a private tensor: tasks that learned, and theirs, a row each
 QUANTUM = 2.0**-20  # contexts agree if they agree to this; rotations differ by rounding elsewhere
 
 
@@ -38,8 +39,13 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
     model = getattr(model, "_orig_mod", model)  # what torch.compile made of it
     if not isinstance(model, Superposed):
         raise SuperposeError(f"{type(model).__name__} is not superposed: superpose() it first")
-    learned = {name: group.learned() for name, group in private_state(model).groups.items()}
-    tensors, same_as = _distinct(_shared_state(model) | _tables(model, learned))
+    groups = private_state(model).groups
+    learned = {name: tasks for name, group in groups.items() if (tasks := group.learned())}
+    tables = {
+        f"{STATE}.{name}": torch.stack([groups[name].of(task).detach() for task in tasks])
+        for name, tasks in learned.items()
+    }
+    tensors, same_as = _distinct(_shared_state(model) | tables)
     if any(map(is_sharded, tensors.values())):
         raise SuperposeError(
             "the model is sharded over processes: load get_model_state_dict(model, options="
@@ -54,7 +60,10 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
         "spent": superposition.spent,
-        "learned": learned,  # the tasks of each table's rows; the others have the start
+        "private": {  # what the rows and columns of each table are; other tasks have the start
+            name: {"tasks": tasks, "tensors": [[p.path, p.numel] for p in groups[name].parts]}
+            for name, tasks in learned.items()
+        },
         "method": model.method if isinstance(model, Packed) else None,
         "conversion": dataclasses.asdict(superposition.conversion),
         "same_as": same_as,
@@ -100,14 +109,19 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     model.superposition.spent = header.get("spent", 0)
     if isinstance(model, Packed) and method:
         model.method = method
-    tensors |= {name: torch.view_as_complex(tensors[name]) for name in header.get("pairs", [])}
+    for name in header.get("pairs", []):  # copied: a file's bytes may lie where pairs must not
+        tensors[name] = torch.view_as_complex(tensors[name].clone())
     tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
     if header["format"] == 1:
-        tensors, learned = _from_format_1(model, tensors)
+        _check_fit(path, _shared_state(model) | _wanted_by_format_1(model), tensors)
+        own = _own_of_format_1(model, tensors)
     else:
-        learned = header["learned"]
-    _check_fit(path, _shared_state(model) | _tables(model, learned), tensors)
-    _restore(model, tensors, learned)
+        own = _own(header, tensors)
+        parts = {part.path: part for part in private_state(model).parts}
+        kept = {f"{STATE}.{name}": columns[0] for name, (_, columns) in own.items()}
+        known = {f"{STATE}.{n}": p.template().reshape(-1) for n, p in parts.items() if n in own}
+        _check_fit(path, _shared_state(model) | known, tensors | kept)
+    _restore(model, tensors, own)
     if context_digest(model) != header["contexts"]:
         raise SuperposeError(
             f"{path}: the contexts derived here differ from those it was saved with, so its models "
@@ -168,46 +182,53 @@ def _shared_state(model: Superposed) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if not is_private(name)}
 
 
-def _tables(model: Superposed, learned: dict[str, list[int]]) -> dict[str, Tensor]:
-    """For each group of private tensors (tasks, numbers), of the tasks that learned something."""
-    groups = private_state(model).groups
-    return {
-        f"{STATE}.{name}": torch.stack([groups[name].of(task).detach() for task in tasks])
-        for name, tasks in learned.items()
-        if tasks and name in groups
-    }
+def _own(header: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Own]:
+    """Take the private tensors out of a file's."""
+    own: dict[str, Own] = {}
+    for name, table in header["private"].items():
+        names, sizes = zip(*table["tensors"], strict=True)
+        columns = tensors.pop(f"{STATE}.{name}").split(sizes, 1)
+        own |= {one: (table["tasks"], column) for one, column in zip(names, columns, strict=True)}
+    return own
 
 
-def _restore(model: Superposed, tensors: dict[str, Tensor], learned: dict[str, list[int]]) -> None:
-    own = [name for name in tensors if name.startswith(f"{STATE}.")]
-    tables = {name.removeprefix(f"{STATE}."): tensors.pop(name) for name in own}
-    place = joined(layers(model)[-1].path, STATE)
-    rows = {
-        f"{place}.{name}.{task}": row
-        for name, table in tables.items()
-        for task, row in zip(learned[name], table, strict=True)
-    }
-    model.load_state_dict(tensors | rows)
+def _wanted_by_format_1(model: Superposed) -> dict[str, Tensor]:
+    """Format 1 kept a tensor for each private one of each task."""
+    parts, tasks = private_state(model).parts, model.superposition.names.values()
+    return {_name_of_format_1(part, task): part.template() for part in parts for task in tasks}
 
 
-def _from_format_1(
-    model: Superposed, tensors: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
-    """Format 1 kept a tensor for each private one of each task, and learned contexts themselves."""
-    numbers = list(model.superposition.names.values())
-    learned: dict[str, list[int]] = {}
-    for name, group in private_state(model).groups.items():
-        flats = []
-        for task in numbers:
-            rows = []
-            for part in group.parts:
-                own = tensors.pop(joined(part.layer.path, f"private.{part.name}.{task}"))
-                start = part.layer.drawn_numbers(part.name, task)
-                rows.append((own if start is None else own - start).reshape(-1))
-            flats.append(torch.cat(rows))
-        tensors[f"{STATE}.{name}"] = torch.stack(flats)
-        learned[name] = numbers
-    return tensors, learned
+def _own_of_format_1(model: Superposed, tensors: dict[str, Tensor]) -> dict[str, Own]:
+    """Take them out of a file's; of a learned context it kept the numbers, not their change."""
+    tasks = list(model.superposition.names.values())
+    own: dict[str, Own] = {}
+    for part in private_state(model).parts:
+        rows = []
+        for task in tasks:
+            kept = tensors.pop(_name_of_format_1(part, task))
+            drawn = part.layer.drawn_numbers(part.name, task)
+            rows.append((kept if drawn is None else kept - drawn).reshape(-1))
+        own[part.path] = tasks, torch.stack(rows)
+    return own
+
+
+def _name_of_format_1(part: Part, task: int) -> str:
+    return joined(part.layer.path, f"private.{part.name}.{task}")
+
+
+@torch.no_grad()
+def _restore(model: Superposed, shared: dict[str, Tensor], own: dict[str, Own]) -> None:
+    model.load_state_dict(shared)
+    for group in private_state(model).groups.values():
+        learned = [own.get(part.path, ([], None))[0] for part in group.parts]
+        if learned[0] and all(tasks == learned[0] for tasks in learned):
+            table = torch.cat([own[part.path][1] for part in group.parts], 1)
+            for task, row in zip(learned[0], table, strict=True):
+                group.of(task).copy_(row)
+            continue
+        for part, tasks in zip(group.parts, learned, strict=True):  # tables of other types then
+            for place, task in enumerate(tasks):
+                part.of(task).copy_(own[part.path][1][place].view(part.shape))
 
 
 def _distinct(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, layers, mixed
+from superpose.model.batch import Batch
 from superpose.nn.private import PrivateState
 from superpose.nn.selection import Selection
 
@@ -56,16 +57,16 @@ class Exportable(nn.Module):
         if not task.ndim:
             return network.pass_of(selection._replace(row=None), inputs, options)
         tokens = task.ndim == 2
-        batch = mixed.Batch.of(network, task.shape[-1], tokens, (inputs, options))
+        batch = Batch.of(network, task.shape[-1], tokens, (inputs, options))
         found = network.superposition.ways.get((network.way, batch.kind))
-        if found is None or found.way == "grouped":
+        if found is None or found.name == "grouped":
             told = "it is not known yet" if found is None else f"it is {found}"
             raise SuperposeError(
                 "a program of a mixed batch has to run it directly or mapped, which is found out "
                 f"with the first one, and {told}: run model.eval()(…, task=[…]) once before "
                 "exportable(model), or export it with one task for the batch"
             )
-        if found.way == "mapped":
+        if found.name == "mapped":
             return mixed.mapped(network, selection, batch, found.dims)
         return network.pass_of(selection, inputs, options)
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from checks import randomise_private
+from checks import randomise_private, whole_state
 from torch import nn
 
 import superpose as sp
@@ -18,15 +18,14 @@ def test_learned_contexts_are_private_and_trained(family):
     fixed = sp.superpose(net, family, tasks=2)
     x = torch.randn(5, 8)
     torch.testing.assert_close(model(x, task=1), fixed(x, task=1))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = whole_state(model)
     output = model(x, task=1)
     output.square().sum().backward()
     torch.optim.SGD(model.parameters(), 0.05).step()
-    after = model.state_dict()
-    assert (
-        after["0.private.weight_context.1"] - before["0.private.weight_context.1"]
-    ).abs().max() > 0
-    assert torch.equal(after["0.private.weight_context.0"], before["0.private.weight_context.0"])
+    after = whole_state(model)
+    own, other = "0.weight_context of 1", "0.weight_context of 0"
+    assert (after[own] - before[own]).abs().max() > 0
+    assert torch.equal(after[other], before[other])
     torch.testing.assert_close(
         model(x[:2], task=[0, 1]), torch.cat([model(x[:1], task=0), model(x[1:2], task=1)])
     )

@@ -5,6 +5,7 @@ import copy
 import cases
 import pytest
 import torch
+from checks import learned_gradients
 from networks import mlp
 from torch import nn
 
@@ -49,7 +50,7 @@ def test_half_precision(family, learnable, dtype):
         torch.testing.assert_close(output.float(), model(x, task=task), rtol=0.1, atol=0.1)
     output.square().sum().backward()
     if learnable:
-        assert narrow.get_parameter("0.private.weight_context.1").grad.abs().max() > 0
+        assert learned_gradients(narrow)["0.weight_context of 1"].abs().max() > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -56,9 +56,25 @@ def test_sharded_models_learn_as_others_do(mesh, private, layers, tmp_path):
     torch.testing.assert_close([whole(X, task=task) for task in range(3)], expected)
 
 
-def test_layers_with_private_tensors_are_not_sharded_by_themselves(mesh):
+def test_a_sharded_model_takes_the_state_of_another(mesh):
+    model, other = network("per-task"), network("per-task")
+    for one in (model, other):
+        fully_shard(one, mesh=mesh)
+    expected = learn(model)
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close([other(X, task=task) for task in range(3)], expected)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.load_state_dict({n: t for n, t in model.state_dict().items() if "trained.1" not in n})
+
+
+def test_the_last_layer_has_all_private_tensors_and_is_not_sharded_by_itself(mesh):
     model = network("per-task")
+    alone = copy.deepcopy(model)
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
-    with pytest.raises(sp.SuperposeError, match="shard the model as a whole, not its layers too"):
-        model(X, task=1)
+    torch.testing.assert_close(learn(model), learn(alone))
+    last = network("per-task")
+    fully_shard(last[3], mesh=mesh)
+    fully_shard(last, mesh=mesh)
+    with pytest.raises(sp.SuperposeError, match="as a whole, not its last layer by itself"):
+        last(X, task=1)

@@ -9,13 +9,16 @@ from checks import (
     TASKS,
     assert_plain_bit_for_bit,
     copies,
+    learned_gradients,
     randomise_private,
     rows_one_by_one,
+    whole_state,
 )
 from networks import Relative
 from torch import nn
 
 import superpose as sp
+from superpose.nn.private import is_private
 
 
 class Tokens(nn.Module):
@@ -120,9 +123,8 @@ def test_rows_of_many_tasks_teach_each_task_its_own(name):
     alone = copy.deepcopy(model)
     model(x, task=TASKS).square().sum().backward()
     rows_one_by_one(alone, TASKS, x).square().sum().backward()
-    expected = {n: p.grad for n, p in alone.named_parameters() if p.grad is not None}
-    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    assert any("private" in n for n in found)
+    expected, found = learned_gradients(alone), learned_gradients(model)
+    assert any(" of " in n for n in found)
     assert found.keys() == expected.keys()
     for parameter, gradient in expected.items():
         torch.testing.assert_close(found[parameter], gradient)
@@ -250,7 +252,7 @@ def test_uses_that_tell_the_rows_apart(use):
 def test_what_a_network_returns_of_its_own_has_a_row_for_each_row():
     net = Uses(lambda own, x: {"y": x, "scale": own.exp()})
     model = randomise_private(sp.superpose(net, tasks=4))
-    own = model.private.own
+    own = model.private["own"]
     scale = model(torch.randn(5, 4), task=TASKS)["scale"]
     assert type(scale) is torch.Tensor
     torch.testing.assert_close(scale, torch.stack([own.of(int(task)).exp() for task in TASKS]))
@@ -279,17 +281,18 @@ def test_rows_are_found_in_the_second_dimension():
 def test_a_task_learns_its_own_and_leaves_the_others_alone():
     net, x = made("expanded token")
     model = sp.superpose(net, tasks=3)
-    before = copy.deepcopy(model.state_dict())
+    before = whole_state(model)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     model(x, task=1).square().sum().backward()
     optimiser.step()
-    changed = {n for n, t in model.state_dict().items() if not torch.equal(t, before[n])}
-    assert {"0.private.token.1", "0.private.scale.1", "0.positions"} <= changed
-    assert not {n for n in changed if "private" in n and not n.endswith(".1")}
+    changed = {n for n, t in whole_state(model).items() if not torch.equal(t, before[n])}
+    assert {"0.token of 1", "0.scale of 1", "0.positions"} <= changed
+    assert not {n for n in changed if " of " in n and not n.endswith(" of 1")}
     model.add_task("new")
-    assert torch.equal(model[0].private.token.of(3), net[0].token)
+    assert torch.equal(model[0].private["token"].of(3), net[0].token)
+    assert any(is_private(name) for name in model.state_dict())
     model.remove_task(1)
-    assert "0.private.token.1" not in model.state_dict()
+    assert not any(is_private(name) for name in model.state_dict())
 
 
 @pytest.mark.parametrize("method", ["sum", "delta", "solve"])

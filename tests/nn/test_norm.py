@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from checks import TASKS, rows_one_by_one
+from checks import TASKS, rows_one_by_one, whole_state
 from torch import nn
 
 import superpose as sp
@@ -26,10 +26,10 @@ def test_running_statistics_are_the_tasks_own(make):
     model, before = sp.superpose(net, "identity", tasks=2), copy.deepcopy(norm.state_dict())
     for x in torch.randn(3, 5, 2, 6, 6):
         assert torch.equal(model(x, task=1), net(x))
-    after = model.state_dict()
+    after = whole_state(model)
     for name, buffer in norm.named_buffers():
-        assert torch.equal(after[f"1.private.{name}.1"], buffer)
-        assert torch.equal(after[f"1.private.{name}.0"], before[name])
+        assert torch.equal(after[f"1.{name} of 1"], buffer)
+        assert torch.equal(after[f"1.{name} of 0"], before[name])
         assert torch.equal(after[f"1.{name}"], before[name])
     assert norm.running_mean.abs().min() > 0
     with pytest.raises(sp.SuperposeError, match="takes statistics over the rows of the batch"):

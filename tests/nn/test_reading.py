@@ -73,6 +73,7 @@ def test_a_weight_can_be_looked_at_with_rows_of_many_tasks():
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the tracer looks; it hides it itself
 def test_a_weight_that_is_read_is_the_tasks_in_a_compiled_network():
     torch.manual_seed(0)
     x = torch.randn(5, 7)

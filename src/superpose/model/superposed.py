@@ -22,12 +22,14 @@ from superpose import contexts, functional
 from superpose.contexts import Family
 from superpose.cost import Cost, Size, cost, size
 from superpose.errors import SuperposeError
-from superpose.model import mixed
+from superpose.model import mixed, probe
+from superpose.model.batch import Batch, BatchDim
 from superpose.nn.complex import complexify
-from superpose.nn.convert import Conversion, Summary, convert, restore, summarise
+from superpose.nn.convert import AUTO, Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
+from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
-from superpose.nn.private import PrivateState
+from superpose.nn.private import STATE, PrivateState, is_private
 from superpose.nn.selection import NotDirect, Selection, Tasks, active, untraced
 
 Name = int | str
@@ -54,7 +56,7 @@ class Superposition:
     conversion: Conversion
     plain_size: Size
     spent: int = 0  # numbers below it were given out once: no context is used twice
-    ways: dict[Any, mixed.Found] = field(default_factory=dict)  # by kind of mixed batch
+    ways: dict[Any, mixed.Way] = field(default_factory=dict)  # by kind of mixed batch
 
     def __post_init__(self) -> None:
         """Ask once, not at every forward pass."""
@@ -63,7 +65,7 @@ class Superposition:
     @property
     def knows_direct(self) -> bool:
         """Whether some kind of mixed batch was found to be right when it is run directly."""
-        return any(found.way == "direct" for found in self.ways.values())
+        return any(found.name == "direct" for found in self.ways.values())
 
     def ids(self, task: Any) -> Ids:
         """The numbers of a task, of one task per row (rows,) or per token (1, tokens), checked."""
@@ -222,7 +224,7 @@ class Superposed(nn.Module):
         if isinstance(ids, tuple) and row is not None:
             row = row.unsqueeze(0)
         private = own[-1].private_state.select(tasks)
-        return Selection(row, {la.path: la.select(tasks, private.get(la, {})) for la in own})
+        return Selection(row, {la.path: la.select(tasks, private.get(la.path, {})) for la in own})
 
     def _ids(self, task: Task | None) -> Ids:
         known = self.superposition
@@ -269,8 +271,8 @@ class Superposed(nn.Module):
         batch, each = self._batch(ids, inputs, options)
         if len(each) == 1 or (batch.tokens and len(set(each)) == 1):
             return self.selection_of(each[0])
-        found = mixed.find(self, batch, each, self.way)
-        return self.selection_of(ids) if found.way == "direct" else None
+        found = probe.find(self, batch, each, self.way)
+        return self.selection_of(ids) if found.name == "direct" else None
 
     @untraced
     def _in_turn(self, ids: Ids, inputs: Any, options: Any, error: NotDirect | None = None) -> Any:
@@ -278,16 +280,16 @@ class Superposed(nn.Module):
         batch, each = self._batch(ids, inputs, options)
         if error is not None and batch.has_objects:  # the pass that failed may have written to them
             raise error
-        found = mixed.find(self, batch, each, self.way)
-        if found.way == "mapped":
+        found = probe.find(self, batch, each, self.way)
+        if found.name == "mapped":
             return mixed.mapped(self, self.selection_of(ids), batch, found.dims)
         return mixed.grouped(self, each, batch, found.dims)
 
-    def _batch(self, ids: Ids, inputs: Any, options: Any) -> tuple[mixed.Batch, list[int]]:
+    def _batch(self, ids: Ids, inputs: Any, options: Any) -> tuple[Batch, list[int]]:
         assert not isinstance(ids, int)
         tokens = isinstance(ids, tuple)
         each = ids[0] if isinstance(ids, tuple) else ids
-        return mixed.Batch.of(self, len(each), tokens, (inputs, options)), each
+        return Batch.of(self, len(each), tokens, (inputs, options)), each
 
     @untraced
     def _check_direct(self, selection: Selection, inputs: Any, options: Any) -> None:
@@ -297,7 +299,7 @@ class Superposed(nn.Module):
         ids: Ids = (each,) if selection.row.ndim == 2 else each
         batch, _ = self._batch(ids, inputs, options)
         if len(set(each)) > 1:
-            mixed.find(self, batch, each, "direct")
+            probe.find(self, batch, each, "direct")
 
     def cost(self) -> Cost:
         """Numbers and bytes stored, beside the paper's Table 1 and beside separate models."""
@@ -309,6 +311,14 @@ class Superposed(nn.Module):
         """What is superposed, private or shared, and how mixed batches are computed."""
         found = dict.fromkeys(map(str, self.superposition.ways.values()))
         return summarise(self, layers(self), list(found))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        """What tasks have for themselves is in the last layer, which may have been another one."""
+        place = f"{prefix}{joined(layers(self)[-1].path, STATE)}."
+        for key in [one for one in state_dict if one.startswith(prefix) and is_private(one)]:
+            own = key.rpartition(f"{STATE}.")[2]
+            state_dict[place + own] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles name the plain class: the superposed one is made when needed."""
@@ -327,8 +337,8 @@ def superpose(
     skip: Iterable[str] = (),
     conv: str = "kernel",
     learnable: bool = False,
-    batch_dim: mixed.BatchDim = None,
-    way: str = mixed.AUTO,
+    batch_dim: BatchDim = None,
+    way: str = AUTO,
 ) -> Superposed:
     """A copy of `net` that holds many models in one set of weights, one for each task.
 

@@ -82,7 +82,7 @@ class Embedding(Layer, nn.Embedding):
         """The task's entries of the table."""
         selected, rows = self.selected()
         if rows is None:
-            return self.plain_forward(selected, input)
+            return self.look_up_one(selected.private["weight"], input)
         if self.max_norm is not None:
             raise NotDirect(self.path, f"shortens entries of its table (max_norm={self.max_norm})")
         dim = self.row_dim
@@ -90,6 +90,13 @@ class Embedding(Layer, nn.Embedding):
             input = input.repeat_interleave(rows, dim)
         front = input.movedim(self.rows_at(input.unsqueeze(-1), rows), 0)
         return self.look_up(selected, front).movedim(0, dim)
+
+    def look_up_one(self, table: Tensor, input: Tensor) -> Tensor:
+        """One task's entries; its gradient is dense, because the table is a part of a tensor."""
+        if self.max_norm is not None:  # of the data: the task's other tensors do not change
+            torch.embedding_renorm_(table.data, input.contiguous(), self.max_norm, self.norm_type)
+        frequent = self.scale_grad_by_freq
+        return F.embedding(input, table, self.padding_idx, scale_grad_by_freq=frequent)
 
     def look_up(self, selected: Selected, input: Tensor) -> Tensor:
         """The entries of each row's own table; rows come first."""

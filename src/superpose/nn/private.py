@@ -46,6 +46,11 @@ class Part:
         return cls(layer, name, kind, template.shape)
 
     @property
+    def path(self) -> str:
+        """Its name in the plain network."""
+        return joined(self.layer.path, self.name)
+
+    @property
     def numel(self) -> int:
         """How many numbers it has."""
         return self.shape.numel()
@@ -98,12 +103,22 @@ class Group(nn.Module):
         """By task; `getattr` would take ten times as long. A replica has them as attributes."""
         return cast(dict[str, Tensor], self._parameters or self._buffers or vars(self))
 
+    @property
+    def sharded(self) -> bool:
+        """Whether each process has a part of every tensor."""
+        return any(map(is_sharded, self.flats().values()))
+
     def templates(self) -> Tensor:
         """What the layers have, as one flat tensor."""
         return torch.cat([part.template().reshape(-1) for part in self.parts])
 
     def learned(self) -> list[int]:
-        """The tasks whose tensor differs, by a bit, from what a new task would have."""
+        """The tasks whose tensor differs, by a bit, from what a new task would have.
+
+        All of them, if each process has a part of every tensor and could come to another answer.
+        """
+        if self.sharded:
+            return [int(task) for task in self.flats()]
         new = self.templates()
         started = same(new, self.start)
         return [
@@ -169,6 +184,10 @@ class Group(nn.Module):
         error_msgs: list[str],
     ) -> None:
         """Take what was learned; the other tasks start from what the layers have."""
+        if self.sharded:  # all tasks are in the state, as in that of any module
+            lists = (missing_keys, unexpected_keys, error_msgs)
+            super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
+            return
         self.restart()
         for key, value in state_dict.items():
             task = key.removeprefix(prefix)
@@ -210,11 +229,13 @@ class PrivateState(nn.Module):
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__()
-        alike: dict[tuple[str, torch.dtype, torch.device], list[Part]] = {}
-        for part in (part for layer in layers for part in layer.private.values()):
+        alike: dict[tuple[str, str, str], list[Part]] = {}
+        own = [part for layer in layers for part in layer.private.values()]
+        for part in sorted(own, key=lambda part: part.path):  # not as layers were registered
             template = part.template()
-            alike.setdefault((part.kind, template.dtype, template.device), []).append(part)
-        for (kind, _, _), parts in alike.items():
+            key = (part.kind, str(template.dtype), str(template.device))
+            alike.setdefault(key, []).append(part)
+        for (kind, _, _), parts in sorted(alike.items(), key=lambda item: item[0]):
             same_kind = sum(name.startswith(kind) for name in self._modules)
             name = f"{kind}_{same_kind + 1}" if same_kind else kind
             self.register_module(name, Group(kind, parts))
@@ -238,6 +259,11 @@ class PrivateState(nn.Module):
             return object()
         return [group.changes for group in groups], sum(flat._version for flat in flats)
 
+    @property
+    def parts(self) -> list[Part]:
+        """Of all groups."""
+        return [part for group in self.groups.values() for part in group.parts]
+
     def add(self, task: int) -> None:
         """Give a new task its tensors, as the layers have them."""
         for group in self.groups.values():
@@ -250,27 +276,27 @@ class PrivateState(nn.Module):
 
     def of(self, task: int) -> dict[str, Tensor]:
         """A task's tensors, by the names that they have in the plain network."""
-        parts = [part for group in self.groups.values() for part in group.parts]
-        return {joined(part.layer.path, part.name): part.of(task) for part in parts}
+        return {part.path: part.of(task) for part in self.parts}
 
     def learned(self) -> list[int]:
         """The tasks that have learned something."""
         found = {task: None for group in self.groups.values() for task in group.learned()}
         return sorted(found)
 
-    def select(self, tasks: Tasks) -> dict[Layer, dict[str, Tensor]]:
-        """For each layer its tensors of a task, or of the task of each row, (rows, …)."""
-        found: dict[Layer, dict[str, Tensor]] = {}
+    def select(self, tasks: Tasks) -> dict[str, dict[str, Tensor]]:
+        """For each layer, by its path, its tensors of a task, or of that of each row, (rows, …)."""
+        found: dict[str, dict[str, Tensor]] = {}
         for group in self.groups.values():
             flats = [group.of(task) for task in tasks.unique]
             if is_sharded(flats[0]):
                 raise SuperposeError(
                     "private tensors are chosen before the layers run, and these are sharded: "
-                    "shard the model as a whole, and call it, not a method of it"
+                    "shard the model as a whole, not its last layer by itself, and call the model, "
+                    "not a method of it"
                 )
             tensors = group.split(by_row(flats, tasks.row))
             for part, tensor in zip(group.parts, tensors, strict=True):
-                found.setdefault(part.layer, {})[part.name] = tensor
+                found.setdefault(part.layer.path, {})[part.name] = tensor
         return found
 
 
@@ -288,6 +314,8 @@ def same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same bits."""
     if one.dtype != other.dtype or one.device != other.device:
         return False
+    if one.is_meta:  # there are no bits
+        return one.shape == other.shape
     return torch.equal(one.detach().view(torch.uint8), other.detach().view(torch.uint8))
 
 

@@ -1,0 +1,142 @@
+"""What a network is given for rows of different tasks, and where the rows are in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from superpose.errors import SuperposeError
+from superpose.model.structure import PLAIN, Rebuild, flatten
+
+if TYPE_CHECKING:
+    from superpose.model.superposed import Superposed
+
+BatchDim = int | None | Mapping[str, int | None]
+"""Where the rows are in each tensor; None is first, or, for the name of an argument, nowhere."""
+
+MASKS = dict.fromkeys(("mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask"))
+SEQUENCES = ("src", "tgt", "memory", "query", "key", "value", "input")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The tensors that a network is given, and the dimensions of each that hold the rows.
+
+    Tensors without are for all rows. `kind` is the same for batches that differ in size alone.
+    """
+
+    tensors: list[Tensor]
+    dims: list[tuple[int, ...]]  # a mask of tokens has two
+    rebuild: Rebuild
+    rows: int
+    tokens: bool  # whether the rows are the tokens of a single row, (1, tokens)
+    has_objects: bool  # such as caches, which a pass writes to
+    kind: Any
+
+    @classmethod
+    def of(cls, model: Superposed, rows: int, tokens: bool, given: Any) -> Batch:
+        """Of inputs and options of the network, and the number of rows."""
+        tensors, rest, rebuild = flatten(given)
+        if tokens:
+            dims = [_of_tokens(tensor, rows) for tensor in tensors]
+        else:
+            where = declared(model, given, len(tensors))
+            dims = [_of_rows(t, dim, rows) for t, dim in zip(tensors, where, strict=True)]
+        if tensors and not any(dims):
+            raise _without_rows(rows, tensors[0])
+        single = [tuple(bool(size == 1) for size in tensor.shape) for tensor in tensors]
+        shapes = tuple(zip(dims, (t.dtype for t in tensors), single, strict=True))
+        plain = tuple(x if isinstance(x, (bool, int, str)) else type(x) for x in rest)
+        objects = any(not isinstance(x, PLAIN) for x in rest)
+        kind = (tokens, model.training, shapes, plain)
+        return cls(tensors, dims, rebuild, rows, tokens, objects, kind)
+
+    def pairs(self) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
+        """Each tensor, and where its rows are."""
+        return zip(self.tensors, self.dims, strict=True)
+
+    def take(self, index: Tensor) -> tuple[Any, Any]:
+        """Inputs and options of some of the rows."""
+        inputs, options = self.rebuild([_taken(*pair, index) for pair in self.pairs()])
+        return inputs, options
+
+    def some(self, index: Tensor, generator: torch.Generator) -> Batch:
+        """A batch of a few rows, with noise for numbers that are all the same, or not finite."""
+
+        def varied(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point() or not tensor.numel():
+                return tensor
+            if tensor.isfinite().all() and tensor.amin() != tensor.amax():
+                return tensor
+            noise = torch.randn(tensor.shape, generator=generator, device=generator.device)
+            return noise.to(tensor.device, tensor.dtype)
+
+        few = [varied(_taken(t, dims, index)) if dims else t for t, dims in self.pairs()]
+        return replace(self, tensors=few, rows=len(index))
+
+
+def declared(model: Superposed, given: Any, count: int) -> list[int | None]:
+    """Where the rows of each tensor are said to be: by the user, or by one of PyTorch's modules."""
+    where = model.superposition.conversion.batch_dim
+    named = where if isinstance(where, Mapping) else _of_module(model) if where is None else None
+    if named is None:
+        return [where if isinstance(where, int) else 0] * count
+    inputs, options = given
+    names = list(inspect.signature(type(model)._plain.forward).parameters)[1:]
+    last = len(names) - 1  # which may stand for several
+    pairs = [(names[min(place, last)], value) for place, value in enumerate(inputs)]
+    dims: list[int | None] = []
+    for name, value in [*pairs, *options.items()]:
+        dims += [named.get(name, 0)] * len(flatten(value)[0])
+    return dims
+
+
+def _of_module(module: nn.Module) -> Mapping[str, int | None] | None:
+    """What PyTorch documents of its own sequence modules."""
+    if isinstance(module, nn.RNNBase):
+        return {"input": 0 if module.batch_first else 1, "hx": 1}
+    inner: Any = module
+    if isinstance(module, (nn.TransformerEncoder, nn.TransformerDecoder)):
+        inner = module.layers[0]
+    if isinstance(inner, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)):
+        inner = inner.self_attn
+    if isinstance(inner, (nn.Transformer, nn.MultiheadAttention)):
+        return dict.fromkeys(SEQUENCES, 0 if inner.batch_first else 1) | MASKS
+    return None
+
+
+def _of_rows(tensor: Tensor, dim: int | None, rows: int) -> tuple[int, ...]:
+    """The dimension of the rows; none if the tensor has one row, which is for all of them."""
+    if dim is None or not tensor.ndim:
+        return ()
+    dim = min(dim, tensor.ndim - 1)
+    if tensor.shape[dim] == rows:
+        return (dim,)
+    if tensor.shape[dim] != 1:
+        raise _without_rows(rows, tensor)
+    return ()
+
+
+def _of_tokens(tensor: Tensor, tokens: int) -> tuple[int, ...]:
+    """The dimensions of the tokens; if they are not, passes differ, which is seen."""
+    return tuple(dim for dim, size in enumerate(tensor.shape) if size == tokens)
+
+
+def _taken(tensor: Tensor, dims: tuple[int, ...], index: Tensor) -> Tensor:
+    for dim in dims:
+        tensor = tensor.index_select(dim, index.to(tensor.device))
+    return tensor
+
+
+def _without_rows(rows: int, tensor: Tensor) -> SuperposeError:
+    return SuperposeError(
+        f"there are {rows} tasks, one for each row, but an input has the shape "
+        f"{tuple(tensor.shape)}: give a task for each row, or one for all; if its rows are not in "
+        "its first dimension, or it has none, say so when superposing, as in batch_dim=1 or "
+        "batch_dim={'mask': None}"
+    )

@@ -1,0 +1,261 @@
+"""The way of a mixed batch, found out: what a network does with rows is not guessed.
+
+The first batch of a kind is used. A few of its rows are run alone, and in each way, with private
+tensors that differ from row to row; the first way that gives the values of the rows alone is kept
+for batches of that kind. If rows change each other even under one task, there is no mixed batch,
+and that is an error.
+"""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from superpose.errors import SuperposeError
+from superpose.model.batch import Batch
+from superpose.model.mixed import Dims, Way, mapped
+from superpose.model.still import kept_by, still
+from superpose.model.structure import flatten
+from superpose.nn.complex import ComplexBatchNorm
+from superpose.nn.convert import AUTO, WAYS
+from superpose.nn.layer import Layer
+from superpose.nn.private import STATISTICS
+from superpose.nn.selection import Selected, Selection
+
+if TYPE_CHECKING:
+    from superpose.model.superposed import Superposed
+
+PROBED = 3  # rows
+MOST_KINDS = 256  # of batches that a model remembers the way of
+
+
+def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
+    """The way for batches of this kind: looked up, or found out with a few rows of this one."""
+    known = model.superposition.ways
+    found = known.get((way, batch.kind))
+    if found is None:
+        check_independent(model)
+        ways = tuple(one for one in WAYS if way in (AUTO, one))
+        with _lock:
+            found = (_of_tokens if batch.tokens else _of_rows)(model, batch, tasks, ways)
+        if len(known) >= MOST_KINDS:
+            known.clear()
+        known[way, batch.kind] = found
+    return found
+
+
+_lock = RLock()
+
+
+def check_independent(model: nn.Module) -> None:
+    """That no norm takes statistics over rows, as far as the modules tell."""
+    for name, module in model.named_modules():
+        tracked = getattr(module, "running_mean", None) is not None
+        batch = isinstance(module, (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm))
+        keeps = isinstance(module, nn.modules.instancenorm._InstanceNorm) and tracked
+        own = isinstance(module, Layer) and any(
+            part.kind == STATISTICS for part in module.private.values()
+        )
+        if (batch and not tracked) or (module.training and (batch or keeps or own)):
+            raise SuperposeError(
+                f"layer {name!r} takes statistics over the rows of the batch, so rows of "
+                "different tasks would change each other: call model.eval() (with running "
+                "statistics), run each task by itself, or use a GroupNorm"
+            )
+
+
+def _of_rows(model: Superposed, batch: Batch, _: list[int], ways: tuple[str, ...]) -> Way:
+    """Run a few rows alone and in each way."""
+    count = min(PROBED, batch.rows)
+    numbers = list(model.superposition.names.values())[:count]
+    tasks = [numbers[row % len(numbers)] for row in range(count)]
+    places = torch.tensor([row * (batch.rows - 1) // (count - 1) for row in range(count)])
+    every = torch.arange(count)
+    why: list[str] = []
+    with still(model) as generator:
+        by_row = _apart(model.selection_of(tasks), generator)
+        some = batch.some(places, generator)
+
+        def run(selection: Selection, rows: Tensor) -> list[Tensor]:
+            inputs, options = some.take(rows)
+            return flatten(model.pass_of(selection, inputs, options))[0]
+
+        first = _one_of(by_row, 0)
+        each = [run(_one_of(by_row, row), every[row : row + 1]) for row in range(count)]
+        together, last = run(first, every), run(first, every[-1:])
+        dims = _row_dims(each[0], together, 1, count)
+        if not _agree(together, dims, {0: each[0], count - 1: last}):
+            raise SuperposeError(
+                f"{type(model)._plain.__name__} gives a row other values when other rows are "
+                "beside it (it computes over the rows, or draws random numbers of its own), so a "
+                "batch cannot mix tasks: run each task by itself"
+            )
+        for way in ways:
+            if way == "grouped":
+                break
+            try:
+                direct = way == "direct"
+                values = (
+                    run(by_row, every) if direct else _mapped_quickly(model, by_row, some, dims)
+                )
+                if _agree(values, dims, dict(enumerate(each))):
+                    return _checked(Way(way, "; ".join(why), dims), each)
+                why.append(f"not {way}: rows meet in it")
+            except Exception as error:  # whatever a network does with rows where it has none
+                why.append(f"not {way}: {_reason(error)}")
+    if "grouped" not in ways:
+        raise SuperposeError(f"the way {ways[0]!r} was chosen, and it is not right: {why[0]}")
+    return _checked(Way("grouped", "; ".join(why), dims), each)
+
+
+def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[str, ...]) -> Way:
+    """Run the tokens of a few tasks by themselves, and all of them at once."""
+    unique = list(dict.fromkeys(tasks))
+    slot = torch.tensor([unique.index(task) for task in tasks])
+    places = [(slot == number).nonzero().flatten() for number in range(len(unique))]
+    every = torch.arange(batch.rows)
+    why = ""
+    with still(model) as generator:
+        by_task = _apart(model.selection_of(unique), generator)
+
+        def run(selection: Selection, tokens: Tensor) -> list[Tensor]:
+            inputs, options = batch.take(tokens)
+            return flatten(model.pass_of(selection, inputs, options))[0]
+
+        together = run(_one_of(by_task, 0), every)
+        for index in places[:PROBED]:
+            own = run(_one_of(by_task, 0), index)
+            dims = _row_dims(own, together, len(index), batch.rows)
+            if not _same_tokens(together, own, dims, index):
+                raise SuperposeError(
+                    "tokens of different tasks see each other, so each cannot have the outputs of "
+                    "its own task: keep the texts of a packed row apart (models of transformers "
+                    "tell them by position_ids that start anew), or give a task for each row"
+                )
+        if "direct" in ways:
+            rows = tree_map(lambda t: t.index_select(0, slot.to(t.device)), by_task.layers)
+            try:
+                found = run(Selection(slot.unsqueeze(0), rows), every)
+                if all(
+                    _same_tokens(found, run(_one_of(by_task, number), index), dims, index)
+                    for number, index in enumerate(places[:PROBED])
+                ):
+                    return Way("direct", why, dims)
+                why = "not direct: tokens meet in it"
+            except Exception as error:  # whatever a network does with tokens where it has none
+                why = f"not direct: {_reason(error)}"
+    if "grouped" not in ways:
+        raise SuperposeError(f"the way {ways[0]!r} was chosen, and it is not right: {why}")
+    return Way("grouped", why, dims)
+
+
+def _same_tokens(whole: list[Tensor], some: list[Tensor], dims: Dims, index: Tensor) -> bool:
+    return len(whole) == len(some) and all(
+        dim is None or _close(a.index_select(dim, index.to(a.device)), b)
+        for a, b, dim in zip(whole, some, dims, strict=True)
+    )
+
+
+def _reason(error: Exception) -> str:
+    """An error in a few words."""
+    text = str(error).strip().partition("\n")[0]
+    if "meta" in text and not isinstance(error, SuperposeError):
+        return "the network uses a tensor of a layer without calling the layer"
+    return text[:200]
+
+
+def _mapped_quickly(
+    model: Superposed, selection: Selection, batch: Batch, dims: Dims
+) -> list[Tensor]:
+    """An error where an operation has no rule of its own, and would be run row by row."""
+    functorch: Any = torch._C._functorch
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        found = flatten(mapped(model, selection, batch, dims))[0]
+    finally:
+        functorch._set_vmap_fallback_enabled(before)
+    if any(functorch.is_functorch_wrapped_tensor(tensor) for tensor in kept_by(model)):
+        raise SuperposeError("the network keeps a tensor that depends on the row")
+    return found
+
+
+def _checked(found: Way, each: list[list[Tensor]]) -> Way:
+    """What a network returns without rows has to be the same for all of them, or of all at once."""
+    for place, dim in enumerate(found.dims):
+        own = [tensors[place] for tensors in each]
+        if found.name != "direct" and dim is None and not all(_close(own[0], x) for x in own[1:]):
+            raise SuperposeError(
+                f"the network returns a tensor of shape {tuple(own[0].shape)} for all rows, such "
+                f"as a loss, which a mixed batch that is {found.name} cannot give: compute it from "
+                f"the outputs, outside of the network ({found.why})"
+            )
+    return found
+
+
+def _apart(selection: Selection, generator: torch.Generator) -> Selection:
+    """With private tensors that differ from row to row."""
+
+    def apart(tensor: Tensor) -> Tensor:
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return tensor
+        noise = torch.rand(tensor.shape, generator=generator, device=generator.device)
+        return tensor + (0.1 + tensor.abs().mean()) * noise.to(tensor.device, tensor.dtype)
+
+    layers = {
+        path: Selected(own.contexts, {name: apart(t) for name, t in own.private.items()})
+        for path, own in selection.layers.items()
+    }
+    return Selection(selection.row, layers)
+
+
+def _one_of(selection: Selection, row: int) -> Selection:
+    """What one row has."""
+    return Selection(None, tree_map(lambda tensor: tensor[row], selection.layers))
+
+
+def _row_dims(some: list[Tensor], all_: list[Tensor], few: int, many: int) -> Dims:
+    """Where the rows are in each tensor that is returned, by how its shape grows with them."""
+    if len(some) != len(all_):
+        raise SuperposeError("the network returns other things for one row than for several")
+    dims: list[int | None] = []
+    for a, b in zip(some, all_, strict=True):
+        grown = [d for d in range(min(a.ndim, b.ndim)) if a.shape[d] != b.shape[d]]
+        if a.ndim != b.ndim or len(grown) > 1:
+            raise SuperposeError(
+                f"the network returns {tuple(a.shape)} for {few} rows and {tuple(b.shape)} for "
+                f"{many}: rows of different tasks cannot be told apart in it"
+            )
+        if grown and (a.shape[grown[0]], b.shape[grown[0]]) != (few, many):
+            raise SuperposeError(
+                f"the network folds the rows into other things: it returns {tuple(a.shape)} for "
+                f"{few} rows and {tuple(b.shape)} for {many}"
+            )
+        dims.append(grown[0] if grown else None)
+    return tuple(dims)
+
+
+def _agree(values: list[Tensor], dims: Dims, rows: dict[int, list[Tensor]]) -> bool:
+    """Whether these rows have the values that they have alone."""
+    return len(values) == len(dims) and all(
+        _close(value.select(dim, row), alone[place].select(dim, 0))
+        for row, alone in rows.items()
+        for place, (value, dim) in enumerate(zip(values, dims, strict=True))
+        if dim is not None
+    )
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Equal but for rounding: rows in the wrong place differ by as much as the values are large."""
+    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+        return False
+    if not (a.is_floating_point() or a.is_complex()):
+        return torch.equal(a, b)
+    finite = b[b.isfinite()].abs()
+    size = float(finite.max()) if finite.numel() else 0.0
+    slack = torch.finfo(a.dtype).eps ** 0.5 * size
+    return torch.allclose(a, b, rtol=0, atol=slack, equal_nan=True)
