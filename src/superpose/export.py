@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, layers, mixed
+from superpose.model import Superposed, layers, ways
 from superpose.model.batch import Batch
 from superpose.nn.private import PrivateState
 from superpose.nn.selection import Selection
@@ -58,7 +58,7 @@ class Exportable(nn.Module):
             return network.pass_of(selection._replace(row=None), inputs, options)
         tokens = task.ndim == 2
         batch = Batch.of(network, task.shape[-1], tokens, (inputs, options))
-        found = network.superposition.ways.get((network.way, batch.kind))
+        found = network.superposition.ways.get((network.mixed, batch.kind))
         if found is None or found.name == "grouped":
             told = "it is not known yet" if found is None else f"it is {found}"
             raise SuperposeError(
@@ -67,7 +67,7 @@ class Exportable(nn.Module):
                 "exportable(model), or export it with one task for the batch"
             )
         if found.name == "mapped":
-            return mixed.mapped(network, selection, batch, found.dims)
+            return ways.mapped(network, selection, batch, found.dims)
         return network.pass_of(selection, inputs, options)
 
 

@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
 from superpose.model.batch import Batch
-from superpose.model.mixed import Dims, Way, mapped
 from superpose.model.still import kept_by, still
 from superpose.model.structure import flatten
+from superpose.model.ways import Dims, Way, mapped
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.convert import AUTO, WAYS
 from superpose.nn.layer import Layer
@@ -92,7 +92,8 @@ def _of_rows(model: Superposed, batch: Batch, _: list[int], ways: tuple[str, ...
             raise SuperposeError(
                 f"{type(model)._plain.__name__} gives a row other values when other rows are "
                 "beside it (it computes over the rows, or draws random numbers of its own), so a "
-                "batch cannot mix tasks: run each task by itself"
+                "batch cannot mix tasks: run each task by itself; if the rows are not in the first "
+                "dimension of what it is given, say where with batch_dim"
             )
         for way in ways:
             if way == "grouped":
@@ -102,6 +103,8 @@ def _of_rows(model: Superposed, batch: Batch, _: list[int], ways: tuple[str, ...
                 values = (
                     run(by_row, every) if direct else _mapped_quickly(model, by_row, some, dims)
                 )
+                if any(tensor.is_meta for tensor in values):
+                    raise SuperposeError("the network returns a tensor that is each row's own")
                 if _agree(values, dims, dict(enumerate(each))):
                     return _checked(Way(way, "; ".join(why), dims), each)
                 why.append(f"not {way}: rows meet in it")

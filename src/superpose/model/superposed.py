@@ -22,7 +22,7 @@ from superpose import contexts, functional
 from superpose.contexts import Family
 from superpose.cost import Cost, Size, cost, size
 from superpose.errors import SuperposeError
-from superpose.model import mixed, probe
+from superpose.model import probe, ways
 from superpose.model.batch import Batch, BatchDim
 from superpose.nn.complex import complexify
 from superpose.nn.convert import AUTO, Conversion, Summary, convert, restore, summarise
@@ -56,7 +56,7 @@ class Superposition:
     conversion: Conversion
     plain_size: Size
     spent: int = 0  # numbers below it were given out once: no context is used twice
-    ways: dict[Any, mixed.Way] = field(default_factory=dict)  # by kind of mixed batch
+    ways: dict[Any, ways.Way] = field(default_factory=dict, compare=False)  # of mixed batches
 
     def __post_init__(self) -> None:
         """Ask once, not at every forward pass."""
@@ -121,16 +121,16 @@ class Superposed(nn.Module):
         return list(self.superposition.names)
 
     @property
-    def way(self) -> str:
+    def mixed(self) -> str:
         """How mixed batches are computed: direct, mapped, grouped, or auto for the first right one.
 
         One that was chosen, and is not right for the network, is an error when a batch comes.
         """
-        return self.superposition.conversion.way
+        return self.superposition.conversion.mixed
 
-    @way.setter
-    def way(self, way: str) -> None:
-        self.superposition.conversion = replace(self.superposition.conversion, way=way)
+    @mixed.setter
+    def mixed(self, way: str) -> None:
+        self.superposition.conversion = replace(self.superposition.conversion, mixed=way)
 
     @contextmanager
     def task(self, task: Task) -> Iterator[None]:
@@ -271,7 +271,7 @@ class Superposed(nn.Module):
         batch, each = self._batch(ids, inputs, options)
         if len(each) == 1 or (batch.tokens and len(set(each)) == 1):
             return self.selection_of(each[0])
-        found = probe.find(self, batch, each, self.way)
+        found = probe.find(self, batch, each, self.mixed)
         return self.selection_of(ids) if found.name == "direct" else None
 
     @untraced
@@ -280,10 +280,10 @@ class Superposed(nn.Module):
         batch, each = self._batch(ids, inputs, options)
         if error is not None and batch.has_objects:  # the pass that failed may have written to them
             raise error
-        found = probe.find(self, batch, each, self.way)
+        found = probe.find(self, batch, each, self.mixed)
         if found.name == "mapped":
-            return mixed.mapped(self, self.selection_of(ids), batch, found.dims)
-        return mixed.grouped(self, each, batch, found.dims)
+            return ways.mapped(self, self.selection_of(ids), batch, found.dims)
+        return ways.grouped(self, each, batch, found.dims)
 
     def _batch(self, ids: Ids, inputs: Any, options: Any) -> tuple[Batch, list[int]]:
         assert not isinstance(ids, int)
@@ -338,7 +338,7 @@ def superpose(
     conv: str = "kernel",
     learnable: bool = False,
     batch_dim: BatchDim = None,
-    way: str = AUTO,
+    mixed: str = AUTO,
 ) -> Superposed:
     """A copy of `net` that holds many models in one set of weights, one for each task.
 
@@ -355,7 +355,7 @@ def superpose(
     instead of its kernel. `learnable=True` trains the family's own numbers.
     The rows of a batch are in the first dimension of every tensor that the network is given;
     `batch_dim` says where they are else, as a number or by the argument's name, with None for a
-    tensor that has no rows: `batch_dim={"mask": None}`. `way` is how mixed batches are computed:
+    tensor that has no rows: `batch_dim={"mask": None}`. `mixed` is how mixed batches are computed:
     "direct", "mapped", "grouped", or "auto", the first that is right for the network.
 
     >>> import torch
@@ -379,7 +379,7 @@ def superpose(
             several("skip", skip),
             conv,
             dict(batch_dim) if isinstance(batch_dim, Mapping) else batch_dim,
-            way=way,
+            mixed=mixed,
         ),
         Superposed,
     )

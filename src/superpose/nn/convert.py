@@ -38,7 +38,7 @@ class Conversion:
     batch_dim: int | dict[str, int | None] | None = None
     base: bool = False  # each layer keeps a base that all tasks share, and superposes the rest
     random_pairing: bool = False  # layers of one shape change places, differently for each task
-    way: str = AUTO  # how mixed batches are computed
+    mixed: str = AUTO  # how mixed batches are computed
 
     def __post_init__(self) -> None:
         """Check what can be checked without the model."""
@@ -52,8 +52,8 @@ class Conversion:
             raise SuperposeError(
                 f"batch_dim={self.batch_dim!r}: use 0, 1 or None, or one of them for each argument"
             )
-        if self.way not in (AUTO, *WAYS):
-            raise SuperposeError(f"way={self.way!r}: use one of {', '.join((AUTO, *WAYS))}")
+        if self.mixed not in (AUTO, *WAYS):
+            raise SuperposeError(f"mixed={self.mixed!r}: use one of {', '.join((AUTO, *WAYS))}")
 
     @property
     def layers_batch_dim(self) -> int | None:
