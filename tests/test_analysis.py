@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_store import cnn, inputs, nets, wide
+from networks import cnn, inputs, nets, wide
 from torch import nn
 
 import superpose as sp

@@ -20,7 +20,8 @@ from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, layers
 from superpose.nn.convert import Conversion
 from superpose.nn.private import is_sharded
-from superpose.store import Packed
+from superpose.pack import Packed
+from superpose.pack.methods import stored
 
 FORMAT = 1
 HEADER = "superpose"
@@ -96,7 +97,7 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     )
     model.superposition.spent = header.get("spent", 0)
     if isinstance(model, Packed) and method:
-        model.method = method
+        model.packing_method = stored(method)
     tensors |= {name: torch.view_as_complex(tensors[name]) for name in header.get("pairs", [])}
     tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
     _check_fit(path, model.state_dict(), tensors)

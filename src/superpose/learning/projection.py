@@ -27,7 +27,7 @@ from superpose.model import layers
 from superpose.nn.conv import ForwardConv
 from superpose.nn.custom import CustomLayer
 from superpose.nn.linear import LinearLayer
-from superpose.store.inputs import Weight
+from superpose.pack.inputs import Weight
 
 
 class Projection(Penalty):
