@@ -59,7 +59,7 @@ def test_what_was_packed_by_ones_own_is_loaded_once_it_is_registered(registry, t
     models = nets(wide, "ab")
     packed = sp.pack(models, method=Half(), random_pairing=True)
     sp.save(packed, tmp_path / "p.safetensors")
-    with pytest.raises(sp.SuperposeError, match=r"packed by method 'half', .* pack\.register it"):
+    with pytest.raises(sp.SuperposeError, match=r"packed by method 'half', .*pack\.register it"):
         sp.load(tmp_path / "p.safetensors", wide())
     with pytest.raises(sp.SuperposeError, match=r"method='half': use one of solve, sum, delta$"):
         sp.pack(models, method="half")

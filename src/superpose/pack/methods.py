@@ -48,7 +48,7 @@ class PackingMethod(ABC):
 
     @abstractmethod
     def fill(self, packed: Packed, sources: Sources, options: PackingOptions) -> None:
-        """Set weights, which are zero, and private tensors for the models of all tasks."""
+        """Set weights and private tensors for all tasks; in `pack` the weights start at zero."""
 
     @abstractmethod
     def add(self, packed: Packed, name: str, model: nn.Module, options: PackingOptions) -> None:
