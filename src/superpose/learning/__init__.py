@@ -8,7 +8,7 @@ from superpose.learning.loop import Outcome, train
 from superpose.learning.methods import HOOKS, NETWORKS, Method, method
 from superpose.learning.metrics import summarise
 from superpose.learning.optimisers import OPTIMISERS, SCHEDULES
-from superpose.learning.penalties import EWC, SI, OnlineEWC, Quadratic, fisher
+from superpose.learning.penalties import EWC, SI, OnlineEWC, Quadratic, fisher, shared_parameters
 from superpose.learning.projection import Projection
 from superpose.learning.replay import Replay
 from superpose.learning.streams import Stream, TensorStream
@@ -39,6 +39,7 @@ __all__ = [
     "TensorStream",
     "fisher",
     "method",
+    "shared_parameters",
     "summarise",
     "train",
 ]
