@@ -158,11 +158,11 @@ class Surgery(Hook):
             parameter.grad.copy_(new.view_as(parameter))
 
     def after_task(self, batches, generator):
-        some = next(iter(batches))[: self.rows]
+        some = next(iter(batches))[: self.rows].by_row()
         self.kept = some if self.kept is None else self.kept.beside(some)
 
     def state_dict(self):
-        kept = None if self.kept is None else dict(vars(self.kept.by_row()), rows=None)
+        kept = None if self.kept is None else dict(vars(self.kept), rows=None)
         return {"kept": kept}
 
     def load_state_dict(self, state):

@@ -46,9 +46,11 @@ class Replay(Hook):
 
     def _keep(self, batch: Labelled) -> None:
         """Fill the reservoir; then row n takes one of n places at random, if it is one there is."""
-        room = min(self.samples - self.seen, len(batch)) if self.seen < self.samples else 0
-        first = batch[torch.arange(room, device=batch.y.device)]
-        self.kept = first if self.kept is None else self.kept.beside(first)
+        room = max(min(self.samples - self.seen, len(batch)), 0)
+        if self.kept is None:
+            self.kept = batch[torch.arange(room, device=batch.y.device)]  # a copy
+        elif room:
+            self.kept = self.kept.beside(batch[:room])
         numbers = torch.arange(self.seen + room, self.seen + len(batch)) + 1
         chances = torch.rand(len(numbers), generator=self.generator, dtype=torch.float64)
         places = (chances * numbers).long().tolist()
