@@ -34,6 +34,15 @@ def test_the_reservoir_keeps_every_row_with_the_same_chance():
     torch.testing.assert_close(thirds, torch.full((3,), 1 / 3), atol=0.02, rtol=0)
 
 
+def test_the_second_of_two_rows_takes_the_only_place_every_other_time():
+    kept = []
+    for seed in range(400):
+        replay = Replay(1, seed=seed)
+        replay.before_forward(next(batches(1, size=2)))
+        kept += replay.kept.y.tolist()
+    assert sum(kept) / 400 == pytest.approx(0.5, abs=0.1)
+
+
 def test_a_row_is_kept_with_its_label_task_and_context():
     replay = Replay(20)
     for batch in batches():
