@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import superpose as sp
 from superpose.lab.data import Permuting, load
-from superpose.learning import Quiet, train
+from superpose.learning import Labelled, Quiet, train
 from superpose.learning.evaluation import accuracy
 
 GOAL = 1.10
@@ -83,8 +83,8 @@ class Benchmark:
         x, y, task = x[order], y[order], task[order]
 
         def by_task() -> float:
-            predict = lambda x, task, context: model(x, task=context)  # noqa: E731
-            return sum(accuracy(model, predict, *test, k) for k, test in enumerate(tests)) / 10
+            labelled = (Labelled(*test, k, k, "context") for k, test in enumerate(tests))
+            return sum(accuracy(model, test) for test in labelled) / 10
 
         @torch.no_grad()
         def mixed() -> float:

@@ -10,7 +10,7 @@ from superpose.errors import SuperposeError
 from superpose.export import exportable
 from superpose.model import Superposed, superpose, unsuperpose
 from superpose.nn.selection import same_task
-from superpose.store import Packed, pack, unpack
+from superpose.pack import Packed, pack, unpack
 
 if TYPE_CHECKING:
     from superpose import lab, learning

@@ -21,7 +21,8 @@ from superpose.model import Superposed, build, layers, private_state
 from superpose.nn.convert import Conversion
 from superpose.nn.names import joined
 from superpose.nn.private import STATE, Part, is_private, is_sharded
-from superpose.store import Packed
+from superpose.pack import Packed
+from superpose.pack.methods import stored
 
 FORMAT = 2
 HEADER = "superpose"
@@ -108,7 +109,7 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     )
     model.superposition.spent = header.get("spent", 0)
     if isinstance(model, Packed) and method:
-        model.method = method
+        model.packing_method = stored(method)
     for name in header.get("pairs", []):  # copied: a file's bytes may lie where pairs must not
         tensors[name] = torch.view_as_complex(tensors[name].clone())
     tensors |= {name: tensors[original] for name, original in header["same_as"].items()}

@@ -15,7 +15,7 @@ from golden.networks import digest, inputs, network, tolerance
 import superpose as sp
 from superpose import contexts
 from superpose.checkpoint import FORMAT
-from superpose.store import Packed
+from superpose.pack import Packed
 
 EXACT = {"identity", "binary", "permutation"}  # families that turn a weight without rounding
 SEED = 7

@@ -19,3 +19,8 @@ def make_net(dropout=0.0, dim=8, units=64):
         return nn.Sequential(
             nn.Linear(dim, units), nn.ReLU(), nn.Dropout(dropout), nn.Linear(units, 2)
         )
+
+
+def same_weights(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -1,17 +1,24 @@
 """The loop against one written by hand, and what plugs into it."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from learning.problems import make_net, make_stream
+from learning.problems import make_net, make_stream, same_weights
 from torch import nn
 
 import superpose as sp
 from superpose.errors import SuperposeError
-from superpose.learning import NETWORKS, Method, Penalty, Quiet, TensorStream, method, train
+from superpose.learning import (
+    NETWORKS,
+    Labelled,
+    Method,
+    Quiet,
+    TensorStream,
+    method,
+    train,
+)
 from superpose.learning.evaluation import Timetable, accuracy
 from superpose.learning.methods import Separate
 from superpose.learning.streams import segments
@@ -38,11 +45,6 @@ def warm_cosine(within):
     if within < 0.1:
         return 0.1 + 0.9 * (within / 0.1)
     return (1 + math.cos(math.pi * (within - 0.1) / 0.9)) / 2
-
-
-def same_weights(a, b):
-    a, b = a.state_dict(), b.state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_it_is_the_loop_one_would_write_by_hand():
@@ -213,62 +215,6 @@ def test_a_batch_is_read_in_its_context_and_a_test_in_that_of_its_task():
     assert counts == [5, 2]
 
 
-def test_hooks_are_called_in_their_order():
-    class Noting(Penalty):
-        def __init__(self):
-            self.calls = []
-
-        def begin(self, model):
-            self.calls.append(f"begin {len(list(model.parameters()))}")
-            self.parameter = next(model.parameters())
-
-        def end(self):
-            self.calls.append("end")
-
-        def after_backward(self):
-            assert self.parameter.grad is not None
-            self.before = self.parameter.detach().clone()
-            self.calls.append("backward")
-
-        def after_step(self):
-            assert not torch.equal(self.before, self.parameter)
-            self.calls.append("step")
-
-        def after_task(self, logits, generator):
-            shapes = [tuple(each.shape) for each in logits]
-            assert shapes == [(16, 2), (16, 2)]
-            self.calls.append("task")
-
-    noting = Noting()
-    train(
-        make_net(), make_stream(period=2), Method("n", lambda n, c, s: n, penalty=noting), **QUIET
-    )
-    step = ["backward", "step"]
-    assert noting.calls == ["begin 4", *step * 2, "task", *step * 2, "task", *step * 2, "end"]
-
-
-def test_a_penalty_sets_the_pace_and_sees_the_latest_batches_first():
-    seen = []
-
-    class Slower(Penalty):
-        pace = 0.5
-
-        def after_task(self, logits, generator):
-            seen.append((next(iter(logits)).detach(), generator.initial_seed()))
-
-    stream = make_stream(tasks=2, period=3)
-    options = {"optimiser": "sgd", "display": Quiet()}
-    slow = Method("slow", lambda n, c, s: n, penalty=Slower())
-    half = train(make_net(), stream, slow, lr=0.2, **options)
-    assert same_weights(half.model, train(make_net(), stream, lr=0.1, **options).model)
-    first = replace(stream, data=stream.data[:1])
-    learned = train(make_net(), first, lr=0.1, **options).model
-    torch.testing.assert_close(seen[0][0], learned(stream.batch(2).x))
-    third = make_stream(tasks=3, period=3)
-    train(make_net(), third, slow, lr=0.2, **options)
-    assert len({seed for _, seed in seen[1:]}) == 2, "each task has draws of its own"
-
-
 def test_dropout_has_random_numbers_of_its_own():
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -290,8 +236,8 @@ def test_accuracy_is_the_share_told_right_with_dropout_off():
     model = Sign()
     x = torch.tensor([[1.0], [-1.0], [2.0], [3.0], [-1.0]])
     y = torch.tensor([1, 0, 0, 1, 1])
-    predict = lambda x, task, context: model(x)  # noqa: E731
-    assert accuracy(model, predict, x, y, 0) == accuracy(model, predict, x, y, 0, rows=2) == 3 / 5
+    test = Labelled(x, y, 0, 0)
+    assert accuracy(model, test) == accuracy(model, test, rows=2) == 3 / 5
     assert model.training
 
 
@@ -336,22 +282,11 @@ def test_what_is_off_is_named(options, message):
         train(make_net(), make_stream(), **({"display": Quiet()} | options))
 
 
-def test_streams_of_ones_own_are_checked():
-    x, y = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
-    for options, message in (
-        ({"period": 0}, "period=0: it is at least 1"),
-        ({"batch_size": 0}, "batch_size=0: it is at least 1"),
-        ({"batch_size": 9}, "batch_size 9 is more than the 8 rows of task 0"),
-    ):
-        with pytest.raises(SuperposeError, match=message):
-            TensorStream([(x, y, x, y)], **options)
-    with pytest.raises(SuperposeError, match="task 0 has no rows to be tested on"):
-        TensorStream([(x, y, x[:0], y[:0])], batch_size=4)
-
-
-def test_a_strength_needs_a_penalty():
+def test_a_strength_needs_a_hook_that_has_one():
     with pytest.raises(SuperposeError, match="takes no strength"):
         method("binary", strength=1.0)
+    with pytest.raises(SuperposeError, match=r"replay .* takes no strength: .* \+ewc"):
+        method("replay", strength=1.0)
 
 
 def test_divergence_stops_the_run():

@@ -11,9 +11,8 @@ from superpose.errors import SuperposeError
 from superpose.learning import (
     EWC,
     SI,
+    Labelled,
     OnlineEWC,
-    Penalty,
-    Quadratic,
     Quiet,
     fisher,
     method,
@@ -36,6 +35,10 @@ class Known(EWC):
             super().consolidate(logits, generator)
         finally:
             module.fisher = original
+
+
+def batch(x):
+    return Labelled(x, torch.zeros(len(x), dtype=torch.int64), 0, 0)
 
 
 def generator():
@@ -102,7 +105,7 @@ def test_online_ewc_keeps_a_running_precision_around_the_last_task():
         with torch.no_grad():
             net.weight.normal_()
         found.append(fisher(list(net.parameters()), [net(x)], 8, generator()))
-        penalty.after_task([net(x)], generator())
+        penalty.after_task([batch(x)], generator())
     weight, bias = (0.5 * old + new for old, new in zip(*found, strict=True))
     torch.testing.assert_close(penalty.tensors["precision"], [weight, bias])
     torch.testing.assert_close(penalty.tensors["centre"][0], net.weight.detach())
@@ -133,10 +136,10 @@ def test_a_network_that_normalises_by_the_batch_is_asked_in_batches():
         seen = []
 
         class Asks(EWC):
-            def after_task(self, logits, generator):
-                super().after_task((seen.append(len(one)) or one for one in logits), generator)
+            def consolidate(self, logits, generator):
+                super().consolidate((seen.append(len(one)) or one for one in logits), generator)
 
-        told = replace(method("standard"), penalty=Asks(samples=32))
+        told = replace(method("standard"), hook=Asks(samples=32))
         train(net, make_stream(tasks=2, period=5), told, display=Quiet())
         return seen
 
@@ -262,4 +265,3 @@ def test_errors_name_the_value():
         EWC(-1)
     with pytest.raises(SuperposeError, match="no parameter is shared"):
         SI().begin(nn.Identity())
-    assert not isinstance(Penalty(), Quadratic)

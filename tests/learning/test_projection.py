@@ -8,7 +8,7 @@ from torch import nn
 
 import superpose as sp
 from superpose.errors import SuperposeError
-from superpose.learning import Projection, Quiet, TensorStream, method, train
+from superpose.learning import Labelled, Projection, Quiet, TensorStream, method, train
 
 
 def linear():
@@ -24,12 +24,17 @@ def rows(net, count=40):
     return torch.randn(count, 4, 4, 4) if isinstance(net[0], nn.Conv2d) else torch.randn(count, 24)
 
 
+def batches(x, task, size=8):
+    """The rows as a stream would deal them."""
+    return (Labelled(part, part[:, 0], task, task, "context") for part in x.split(size))
+
+
 def after(model, x, strength, tasks=(0, 1)):
     """A projection that has seen these tasks."""
     projection = Projection(strength, samples=len(x))
     projection.begin(model)
     for task in tasks:
-        projection.after_task((model(part, task=task) for part in x.split(8)), torch.Generator())
+        projection.after_task(batches(x, task), torch.Generator())
     return projection
 
 
@@ -98,9 +103,9 @@ def test_no_more_rows_are_read_than_it_was_told():
     model = sp.superpose(linear(), "hadamard", tasks=2)
     projection = Projection(samples=16)
     projection.begin(model)
-    batches = iter(rows(model).split(8))
-    projection.after_task((model(x, task=0) for x in batches), torch.Generator())
-    assert len(list(batches)) == 5 - 2
+    dealt = batches(rows(model), 0)
+    projection.after_task(dealt, torch.Generator())
+    assert len(list(dealt)) == 5 - 2
 
 
 def test_outputs_and_the_gradient_of_inputs_stay_as_they_are():
@@ -140,7 +145,7 @@ def test_means_alone_take_one_direction_a_task():
     x = rows(model, 64) + 2
     projection = Projection(1e3, samples=64, means=True)
     projection.begin(model)
-    projection.after_task((model(part, task=0) for part in [x]), torch.Generator())
+    projection.after_task(batches(x, 0, len(x)), torch.Generator())
     mean = model[0].contexts["weight"].derive(0).bind(x.mean(0))
     guide = projection.guides[0][0]
     assert (mean @ guide).norm() < 1e-3 * mean.norm()
@@ -169,7 +174,7 @@ def test_it_is_let_go_when_learning_ends():
     outcome = train(linear(), stream, "hadamard+projection", lr=1e-3, display=Quiet())
     assert outcome.result["numbers"]["penalty"] == 2 * (24**2 + 16**2)
     assert not outcome.model[0].guides
-    assert method("binary+projection", strength=3).penalty.strength == 3
+    assert method("binary+projection", strength=3).hook.strength == 3
 
 
 @pytest.mark.parametrize("name", ["projection", "complex+projection"])

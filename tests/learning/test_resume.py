@@ -52,6 +52,8 @@ def contents(folder):
         ("ewc-online", {"schedule": "linear"}),
         ("binary+si", {"optimiser": "adam"}),
         ("hadamard+projection", {"schedule": "cosine"}),
+        ("replay", {}),
+        ("hadamard+projection+ewc+replay", {"reset": True}),
     ],
 )
 def test_stopped_and_resumed_is_bit_for_bit_the_same(tmp_path, name, options):

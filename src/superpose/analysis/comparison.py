@@ -22,9 +22,10 @@ from superpose.contexts.base import Composition
 from superpose.errors import SuperposeError
 from superpose.model import Superposed
 from superpose.nn.layer import Layer
-from superpose.store.distil import logits
-from superpose.store.inputs import (
-    Rows,
+from superpose.pack.additive import Additive
+from superpose.pack.calibration import Rows
+from superpose.pack.distil import logits
+from superpose.pack.inputs import (
     Weight,
     evaluating,
     in_order,
@@ -32,9 +33,10 @@ from superpose.store.inputs import (
     reaching,
     weights_of,
 )
-from superpose.store.packed import Packed
-from superpose.store.solve import Moments, bias_name, observe, read_out, scale
-from superpose.store.sources import Source, Sources
+from superpose.pack.least_squares import Moments, scale
+from superpose.pack.packed import Packed
+from superpose.pack.solve import Solve, bias_name, observe, read_out
+from superpose.pack.sources import Source, Sources
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,9 @@ def crosstalk(
 
     Where the weights are a sum, a layer is measured on the inputs that it had in the model alone,
     and predicted by Proposition 2; where they were solved, on those it has now, and predicted by
-    what the inputs of the tasks fill of it. A model that was trained has no prediction, nor has a
-    sum with composed contexts, nor one that was solved with contexts that turn nothing.
+    what the inputs of the tasks fill of it. A model that was trained has no prediction, nor has one
+    that was packed by another method, a sum with composed contexts, or one that was solved with
+    contexts that turn nothing.
     """
     names = packed.superposition.names
     for task in names:
@@ -90,11 +93,11 @@ def crosstalk(
     sources = Sources({task: models[task] for task in names})
     weights = weights_of(packed)
     first = next(iter(names))
-    method = packed.method if isinstance(packed, Packed) else None
+    method = packed.packing_method if isinstance(packed, Packed) else None
     family = packed.superposition.family
-    summed = method in ("sum", "delta")
+    summed = isinstance(method, Additive)
     unpredictable = Composition if summed else Identity
-    predictable = method is not None and not isinstance(family, unpredictable)
+    predictable = isinstance(method, (Additive, Solve)) and not isinstance(family, unpredictable)
     rows = {task: Rows.of(task, inputs[task]) for task in names}
     with quiet_run(), evaluating(packed):
         ordered = in_order(sources.open(first), weights, rows[first][:2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -23,9 +23,10 @@ from superpose.analysis.summed import (
 from superpose.contexts import Family, Identity
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, superpose
-from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching, weights_of
-from superpose.store.packed import METHODS
-from superpose.store.solve import bias_name, observe, scale
+from superpose.pack.calibration import Rows
+from superpose.pack.inputs import Part, Weight, in_order, quiet_run, reaching, weights_of
+from superpose.pack.least_squares import scale
+from superpose.pack.solve import bias_name, observe
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,9 @@ def plan(
     """
     if tasks < 1:
         raise SuperposeError(f"tasks={tasks}: plan for at least one")
-    if method not in METHODS or method == "delta":
+    if method not in PLANS:
         raise SuperposeError(f"method={method!r}: a plan is for 'solve' or 'sum'")
+    make, meaningless = PLANS[method]
     if rank is not None and rank < 1:
         raise SuperposeError(f"rank={rank}: inputs fill at least one direction")
     if not 0 < noise < 1:
@@ -132,14 +134,13 @@ def plan(
     name = family if isinstance(family, str) else type(family).__name__
     if chosen.complex_valued:
         raise SuperposeError(f"the family {name!r} cannot be packed: plan for 'phase' instead")
-    if method == "solve" and isinstance(chosen, Identity):
+    if isinstance(chosen, meaningless):
         raise SuperposeError("the family 'identity' cannot tell models apart: plan for another")
     model = superpose(net, chosen, tasks=1, private_layers=private_layers, skip=skip)
     weights = weights_of(model)
     planned = []
     with quiet_run():
         for seen in _observed(net, model, weights, inputs, rank, batch_size):
-            make = _plan_solved if method == "solve" else _plan_summed
             planned.append(make(seen, tasks, noise))
     cost = model.cost()
     stored = cost.shared_bytes + tasks * cost.private_bytes_per_task
@@ -238,3 +239,10 @@ def _plan_summed(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
     size = matrix.shape[-1]
     width = math.ceil(size * max(1.0, noise / wanted))
     return LayerPlan(weight.plain, size, seen.rank, noise, width)
+
+
+PLANS: dict[str, tuple[Callable[[Observed, int, float], LayerPlan], tuple[type[Family], ...]]] = {
+    "solve": (_plan_solved, (Identity,)),
+    "sum": (_plan_summed, ()),
+}
+"""How a method's layers are planned, and the families with which it cannot tell models apart."""

@@ -1,15 +1,13 @@
 """Accuracy of a model on the test sets of its tasks, and when it is measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from superpose.errors import SuperposeError, at_least_one
+from superpose.learning.labelled import Labelled
 from superpose.learning.streams import Segment, Stream
-
-Predict = Callable[[Tensor, int, int], Tensor]
-"""Logits of inputs x for a task and a context."""
 
 ROWS = 1000  # at once; a model that normalises by the batch is tested on batches of this size
 MATRICES = ("auto", "full", "ends")
@@ -17,18 +15,14 @@ FULL_UP_TO = 20  # tasks: beyond, evaluating would take as long as learning
 
 
 @torch.no_grad()
-def accuracy(
-    model: nn.Module, predict: Predict, x: Tensor, y: Tensor, task: int, rows: int = ROWS
-) -> float:
-    """The share of rows of a task's test set that are told right."""
+def accuracy(model: nn.Module, test: Labelled, rows: int = ROWS) -> float:
+    """The share of rows of a test set that are told right."""
     was_training = model.training
     model.eval()
-    right = sum(
-        int((predict(inputs, task, task).argmax(1) == labels).sum())
-        for inputs, labels in zip(x.split(rows), y.split(rows), strict=True)
-    )
+    parts = test.split(rows)
+    right = sum(int((part.through(model).argmax(1) == part.y).sum()) for part in parts)
     model.train(was_training)
-    return right / len(y)
+    return right / len(test)
 
 
 class Timetable:

@@ -1,7 +1,7 @@
 """The training loop: one for all streams, models and methods."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +15,18 @@ from superpose.errors import SuperposeError
 from superpose.learning import display as displays
 from superpose.learning.clock import Clock
 from superpose.learning.display import Display, Progress
-from superpose.learning.evaluation import Predict, Timetable, accuracy
+from superpose.learning.evaluation import Timetable, accuracy
+from superpose.learning.hooks import Hook
 from superpose.learning.interrupt import Interrupted, stop_at_step
+from superpose.learning.labelled import Labelled, Select
 from superpose.learning.methods import Method, as_method, numbers_stored
 from superpose.learning.metrics import Record, summarise
 from superpose.learning.optimisers import SCHEDULES, Optimiser, make_optimiser, named
-from superpose.learning.penalties import Penalty
 from superpose.learning.replicas import replicas
 from superpose.learning.run_directory import RunDirectory
 from superpose.learning.state import Training
 from superpose.learning.streams import Segment, Stream, described, segments
 from superpose.learning.tensorboard import TensorBoard, writer_class
-from superpose.nn import ComplexBatchNorm
 
 SHOW_EVERY = 0.2  # seconds
 CHECK_EVERY = 100  # steps
@@ -98,17 +98,16 @@ def train(
     timetable = Timetable(stream, parts, matrix, evaluate_every)
     count = stream.contexts if chosen.select == "context" else stream.tasks
     model = chosen.make(model, count, seed)
-    predict = predictor(model, chosen)
     trained = [p for p in model.parameters() if p.requires_grad]
     updates = make_optimiser(optimiser, trained, lr)
     rates = [group["lr"] for group in updates.param_groups]
-    penalty = chosen.penalty
-    penalty.begin(model)
-    training = Training(model, updates, penalty)
+    hook = chosen.hook
+    hook.begin(model)
+    training = Training(model, updates, hook)
     config = {
         "about": about or {},
         "method": chosen.name,
-        "penalty": penalty.describe(),
+        "penalty": hook.describe(),
         "model": repr(model),
         "stream": described(stream),
         "optimiser": optimiser if isinstance(optimiser, str) else repr(updates),
@@ -122,7 +121,7 @@ def train(
     }
 
     with ExitStack() as stack:
-        stack.callback(penalty.end)
+        stack.callback(hook.end)
         # The loop's random numbers (dropout, say) are its own, and leave the caller's alone.
         stack.enter_context(torch.random.fork_rng())
         torch.manual_seed(seed)
@@ -150,32 +149,33 @@ def train(
             for step in range(max(part.start, training.step), part.stop):
                 if reset and step == part.start:
                     updates.state.clear()
-                share = penalty.pace * factor((step - part.start) / (part.stop - part.start))
+                share = hook.pace * factor((step - part.start) / (part.stop - part.start))
                 for group, rate in zip(updates.param_groups, rates, strict=True):
                     group["lr"] = rate * share
 
-                x, y, task, context = stream.batch(step)
-                x, y = together.share(x, y)
-                logits = predict(x, task, context)
-                loss = F.cross_entropy(logits, y, label_smoothing=label_smoothing)
+                batch = hook.before_forward(Labelled(*stream.batch(step), select=chosen.select))
+                batch = together.share(batch)
+                logits = batch.through(model)
+                loss = F.cross_entropy(logits, batch.y, label_smoothing=label_smoothing)
+                loss = hook.after_forward(batch, logits, loss)
                 updates.zero_grad()
                 loss.backward()
                 together.average(trained)
-                penalty.after_backward()
+                hook.after_backward()
                 updates.step()
-                penalty.after_step()
+                hook.after_step()
                 training.count(loss)
 
                 done = step + 1
                 if done == part.stop and done < len(stream):
-                    consolidate(penalty, model, stream, predict, part, seed)
+                    consolidate(hook, model, Learned(stream, part, chosen.select), seed)
                 due = timetable.due(part, done)
                 if due or done % CHECK_EVERY == 0:
                     training.check()
                 if due:
                     with clock.evaluating():
-                        tests = ((k, *stream.test(k)) for k in due)
-                        found = {str(k): accuracy(model, predict, x, y, k) for k, x, y in tests}
+                        tests = (Labelled(*stream.test(k), k, k, chosen.select) for k in due)
+                        found = {str(test.task): accuracy(model, test) for test in tests}
                     records.append(training.record(part.task, found, end=done == part.stop))
                     for log in logs:
                         log(records[-1])
@@ -193,7 +193,7 @@ def train(
         result = {
             "method": chosen.name,
             **summarise(records, stream.tasks),
-            "numbers": {**numbers_stored(model), "penalty": penalty.numbers},
+            "numbers": {**numbers_stored(model), "penalty": hook.numbers},
         }
         timings = clock.timings()
         if run is not None:
@@ -202,36 +202,24 @@ def train(
         return Outcome(model, result, timings)
 
 
-def predictor(model: nn.Module, method: Method) -> Predict:
-    """Tell the model what the method says it is told."""
-    if method.select == "none":
-        return lambda x, task, context: model(x)
-    if method.select == "task":
-        return lambda x, task, context: model(x, task=task)
-    return lambda x, task, context: model(x, task=context)
+@dataclass(frozen=True)
+class Learned:
+    """The batches of a task that was learned, the latest first, each made when it is asked for."""
+
+    stream: Stream
+    part: Segment
+    select: Select
+
+    def __iter__(self) -> Iterator[Labelled]:
+        for step in reversed(range(self.part.start, self.part.stop)):
+            yield Labelled(*self.stream.batch(step), select=self.select)
 
 
-def consolidate(
-    penalty: Penalty, model: nn.Module, stream: Stream, predict: Predict, part: Segment, seed: int
-) -> None:
-    """Let the penalty remember a part, for which it may see its batches again, the latest first."""
+def consolidate(hook: Hook, model: nn.Module, learned: Learned, seed: int) -> None:
+    """Let the hook remember a task, for which it may see its batches again."""
     model.eval()
-    rows = 1 if penalty.row_by_row and not mixes_rows(model) else None
-    batches = (stream.batch(step) for step in reversed(range(part.start, part.stop)))
-    logits = (
-        predict(some, task, context)
-        for x, _, task, context in batches
-        for some in x.split(rows or len(x))
-    )
-    penalty.after_task(logits, torch.Generator().manual_seed(seed + part.stop))
+    hook.after_task(learned, torch.Generator().manual_seed(seed + learned.part.stop))
     model.train()
-
-
-def mixes_rows(model: nn.Module) -> bool:
-    """Whether a norm without running statistics makes a row's output depend on its batch."""
-    kinds = (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm)
-    norms = (module for module in model.modules() if isinstance(module, kinds))
-    return any(norm.running_mean is None for norm in norms)
 
 
 def progress(

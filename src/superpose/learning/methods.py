@@ -1,28 +1,33 @@
-"""Methods by name: how a network is made ready for many tasks, and what holds its weights.
+"""Methods by name: how a network is made ready for many tasks, and which hooks it learns with.
 
-The two are independent choices: `binary` is a way to make a network ready, `ewc` a penalty on top
-of the plain network, `binary+ewc` both.
+The two are independent choices: `binary` is a way to make a network ready, `ewc` a hook on the
+plain network, `binary+ewc` both, and `binary+ewc+replay` has two hooks.
 """
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from superpose import contexts
 from superpose.cost import size
 from superpose.errors import SuperposeError
-from superpose.learning.penalties import EWC, SI, OnlineEWC, Penalty
+from superpose.learning.hooks import Hook, Hooks
+from superpose.learning.labelled import Select
+from superpose.learning.penalties import EWC, SI, OnlineEWC
 from superpose.learning.projection import Projection
+from superpose.learning.replay import Replay
 from superpose.model import Superposed, several, superpose, unsuperpose
 
-PENALTIES: dict[str, Callable[..., Penalty]] = {
+HOOKS: dict[str, Callable[..., Hook]] = {
     "ewc": EWC,
     "ewc-online": OnlineEWC,
     "si": SI,
+    "replay": Replay,
     "projection": Projection,
     "projection-means": functools.partial(Projection, means=True),
 }
@@ -55,56 +60,59 @@ class Method:
 
     name: str
     make: Callable[[nn.Module, int, int], nn.Module]  # (network, tasks or contexts, seed)
-    select: Literal["task", "context", "none"] = "none"
-    penalty: Penalty = field(default_factory=Penalty)
+    select: Select = "none"
+    hook: Hook = field(default_factory=Hooks)
 
 
 def method(
     name: str,
     *,
     strength: float | None = None,
+    samples: int | None = None,
     head: str | None = None,
     **options: Any,
 ) -> Method:
-    """The method of a name: a network, a penalty, or `network+penalty`.
+    """The method of a name: a network, hooks, or a network and hooks joined by `+`.
 
     Networks: `standard` (as it comes), `multihead` (an output layer for each task, the last linear
     one unless `head` names another), `separate` (a network for each task), a family's name, `fast`
     and `fast-localmix` (complex contexts, for a stream with a new context at every step).
-    Penalties: `ewc`, `ewc-online`, `si` and, for superposed networks, `projection` and
-    `projection-means`; `strength` is theirs. What else is given goes to `superpose`, such as
-    `private="none"`. Other options of a penalty, or one of your own:
-    `dataclasses.replace(method("binary"), penalty=EWC(samples=4096))`.
+    Hooks: the penalties `ewc`, `ewc-online` and `si`, `replay`, and, for superposed networks,
+    `projection` and `projection-means`. `strength` and `samples` go to those hooks that have them;
+    what else is given goes to `superpose`, such as `private="none"`. Other options of a hook, or
+    one of your own: `dataclasses.replace(method("binary"), hook=EWC(samples=4096))`, or
+    `hook=Hooks(EWC(), Mine())`.
 
-    >>> method("binary+ewc", strength=3).penalty.strength
+    >>> method("binary+ewc", strength=3).hook.strength
     3
+    >>> [type(hook).__name__ for hook in method("hadamard+projection+replay").hook.hooks]
+    ['Projection', 'Replay']
     """
-    network, both, held = name.partition("+")
-    if network in PENALTIES and not both:
-        network, held = "standard", network
-    if network not in NETWORKS or (both and held not in PENALTIES):
+    network, *held = name.split("+")
+    if network in HOOKS:
+        network, held = "standard", [network, *held]
+    if network not in NETWORKS or not all(one in HOOKS for one in held):
         raise SuperposeError(
-            f"unknown method {name!r}: use one of {', '.join(NETWORKS)}, a penalty "
-            f"({', '.join(PENALTIES)}), or both joined by +, such as binary+ewc"
+            f"unknown method {name!r}: use one of {', '.join(NETWORKS)}, a hook "
+            f"({', '.join(HOOKS)}), or several joined by +, such as binary+ewc"
         )
     if held and network == "separate":
-        raise SuperposeError(f"{name}: separate networks share nothing that {held} could hold")
-    if strength is not None and not held:
-        raise SuperposeError(f"{name} has no penalty, so it takes no strength: add +ewc or +si")
+        raise SuperposeError(
+            f"{name}: separate networks share nothing that {' and '.join(held)} could hold"
+        )
     if network == "standard" and options.get("private_layers"):
         raise SuperposeError(
             f"{name} is one network that is not told the task, so no layer of it can be private: "
             "use a family, or identity for a network without contexts"
         )
-    given = {} if strength is None else {"strength": strength}
-    penalty = PENALTIES[held](**given) if held else Penalty()
+    hook = _hook(name, held, {"strength": strength, "samples": samples})
     if network in ("standard", "separate"):
 
         def plain(net: nn.Module, count: int, seed: int) -> nn.Module:
             net = _plain(net, options)
             return net if network == "standard" else Separate(net, count)
 
-        return Method(name, plain, "none" if network == "standard" else "task", penalty)
+        return Method(name, plain, "none" if network == "standard" else "task", hook)
     if network == "multihead":
 
         def multihead(net: nn.Module, count: int, seed: int) -> nn.Module:
@@ -116,12 +124,27 @@ def method(
             }
             return superpose(net, "identity", count, seed=seed, **own)
 
-        return Method(name, multihead, "task", penalty)
+        return Method(name, multihead, "task", hook)
 
     def superposed(net: nn.Module, count: int, seed: int) -> nn.Module:
         return superpose(net, FAST.get(network, network), count, seed=seed, **options)
 
-    return Method(name, superposed, "context", penalty)
+    return Method(name, superposed, "context", hook)
+
+
+def _hook(name: str, held: list[str], options: dict[str, Any]) -> Hook:
+    """The hooks of these names, each with those of the options that it has."""
+    given = {option: value for option, value in options.items() if value is not None}
+    takes = {one: inspect.signature(make).parameters.keys() for one, make in HOOKS.items()}
+    for option in given:
+        if not any(option in takes[one] for one in held):
+            other = next(one for one in HOOKS if option in takes[one])
+            raise SuperposeError(
+                f"{name} has no hook for it, so it takes no {option}: add one that has, such as "
+                f"+{other}"
+            )
+    hooks = [HOOKS[one](**{o: v for o, v in given.items() if o in takes[one]}) for one in held]
+    return hooks[0] if len(hooks) == 1 else Hooks(*hooks)
 
 
 def as_method(wanted: str | Method, model: nn.Module) -> Method:
@@ -134,7 +157,7 @@ def as_method(wanted: str | Method, model: nn.Module) -> Method:
             f"the model is superposed already, so it cannot be made {chosen.name!r}: leave the "
             "method out, or give the plain network"
         )
-    return Method(chosen.name, lambda net, count, seed: net, "context", chosen.penalty)
+    return Method(chosen.name, lambda net, count, seed: net, "context", chosen.hook)
 
 
 def numbers_stored(model: nn.Module) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What holds weights near where earlier tasks left them: EWC and SI, with any model.
+"""Penalties, hooks that hold weights near where earlier tasks left them: EWC and SI.
 
 Both are a quadratic, strength/2 · Σ precision ⊙ (θ − centre)². They differ in what they know of a
 weight's importance. The gradient is added after `backward`, so the data's own gradient is seen
@@ -14,7 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
+from superpose.learning.hooks import Hook
+from superpose.learning.labelled import Labelled
 from superpose.model import Superposed
+from superpose.nn import ComplexBatchNorm
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -30,52 +33,14 @@ def shared_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad and p not in own]
 
 
-class Penalty:
-    """Hooks of the loop; these do nothing, which is what a run without a penalty uses.
-
-    `begin` is called once, then, for each step, `after_backward` and `after_step`, at the end of
-    each task but the last `after_task`, with the logits (B, classes) of the task's batches, run
-    again as they are asked for, and `end` when learning has ended.
-    """
-
-    pace = 1.0
-    """What the learning rate is multiplied with."""
-    row_by_row = False
-    """Whether `after_task` is given the logits of single rows, where rows do not mix."""
-
-    def begin(self, model: nn.Module) -> None:
-        """Take notice of the model."""
-
-    def end(self) -> None:
-        """Let go of it."""
-
-    def after_backward(self) -> None:
-        """Change the gradients."""
-
-    def after_step(self) -> None:
-        """Take notice of what the optimiser did."""
-
-    def after_task(self, logits: Iterable[Tensor], generator: torch.Generator) -> None:
-        """Remember the task that was just learned."""
-
-    def describe(self) -> dict[str, Any]:
-        """Tell what it is, as JSON can hold it."""
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another left off."""
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers it keeps while learning."""
-        return 0
+def mixes_rows(model: nn.Module) -> bool:
+    """Whether a norm without running statistics makes a row's output depend on its batch."""
+    kinds = (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm)
+    norms = (module for module in model.modules() if isinstance(module, kinds))
+    return any(norm.running_mean is None for norm in norms)
 
 
-class Quadratic(Penalty, ABC):
+class Quadratic(Hook, ABC):
     """strength/2 · Σ precision ⊙ (θ − centre)² of the parameters that all tasks share."""
 
     def __init__(self, strength: float) -> None:
@@ -84,16 +49,19 @@ class Quadratic(Penalty, ABC):
         self.strength = strength
         self.tensors: dict[str, list[Tensor]] = {}
 
+    row_by_row = False
+    """Whether it wants the logits of single rows, where rows do not mix."""
+
     @abstractmethod
     def consolidate(self, logits: Iterable[Tensor], generator: torch.Generator) -> None:
-        """Renew `precision` and `centre` for the task that was just learned."""
+        """Renew `precision` and `centre` for the task that was just learned, by its logits."""
 
     def notice(self) -> None:
         """See the data's own gradient."""
 
     def begin(self, model: nn.Module) -> None:
         """Start with no task behind."""
-        self.parameters = shared_parameters(model)
+        self.model, self.parameters = model, shared_parameters(model)
         if not self.parameters:
             raise SuperposeError("there is nothing for a penalty to hold: no parameter is shared")
         self.values = [real(parameter.data) for parameter in self.parameters]
@@ -112,9 +80,11 @@ class Quadratic(Penalty, ABC):
                 self.gradients(), self.tensors["precision"], away, value=self.strength
             )
 
-    def after_task(self, logits: Iterable[Tensor], generator: torch.Generator) -> None:
+    def after_task(self, batches: Iterable[Labelled], generator: torch.Generator) -> None:
         """Hold what the task needs from now on."""
-        self.consolidate(logits, generator)
+        alone = self.row_by_row and not mixes_rows(self.model)
+        parts = (part for batch in batches for part in batch.split(1 if alone else len(batch)))
+        self.consolidate((part.through(self.model) for part in parts), generator)
         self.active = True
 
     def gradients(self) -> list[Tensor]:
@@ -134,7 +104,7 @@ class Quadratic(Penalty, ABC):
         """Its name and options."""
         options = {k: v for k, v in vars(self).items() if isinstance(v, int | float)}
         options.pop("active", None)
-        return {"name": type(self).__name__, **options}
+        return {**super().describe(), **options}
 
     def state_dict(self) -> dict[str, Any]:
         """Its tensors, and whether a task is behind."""

@@ -22,15 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
-from superpose.learning.penalties import Penalty
+from superpose.learning.hooks import Hook
+from superpose.learning.labelled import Labelled
 from superpose.model import layers
 from superpose.nn.conv import ForwardConv
 from superpose.nn.custom import CustomLayer
 from superpose.nn.linear import LinearLayer
-from superpose.store.inputs import Weight
+from superpose.pack.inputs import Weight
 
 
-class Projection(Penalty):
+class Projection(Hook):
     """G P for the linear and convolution layers of a superposed model.
 
     It keeps Λ and P: twice (inputs)² numbers for each layer, for any number of tasks. Λ is
@@ -69,6 +70,7 @@ class Projection(Penalty):
                 f"{type(model).__name__} is one layer, whose inputs projection cannot see: put it "
                 "inside a module of its own"
             )
+        self.model = model
         shapes = [weight.matrix(weight.tensor.detach()).shape for weight in self.weights]
         self.needed = [
             torch.zeros(groups, inputs, inputs, device=weight.tensor.device)
@@ -88,11 +90,12 @@ class Projection(Penalty):
             if gradient is not None and not isinstance(weight.layer, LinearLayer):
                 gradient.copy_(weight.from_matrix(weight.matrix(gradient) @ guide.to(gradient)))
 
-    def after_task(self, logits: Iterable[Tensor], generator: torch.Generator) -> None:
+    def after_task(self, batches: Iterable[Labelled], generator: torch.Generator) -> None:
         """Add the task's inputs to Λ."""
         rows = 0
         with torch.no_grad(), self._watching() as found:
-            for batch in logits:
+            for batch in batches:
+                batch.through(self.model)
                 rows += len(batch)
                 if rows >= self.samples:
                     break
@@ -142,7 +145,7 @@ class Projection(Penalty):
     def describe(self) -> dict[str, Any]:
         """Its name and options."""
         options = {"strength": self.strength, "samples": self.samples, "means": self.means}
-        return {"name": "Projection", **options}
+        return {**super().describe(), **options}
 
     def state_dict(self) -> dict[str, Any]:
         """Λ, and whether a task is behind."""

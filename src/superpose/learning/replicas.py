@@ -7,14 +7,15 @@ but gradients.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from superpose.errors import SuperposeError
+from superpose.learning.labelled import Labelled
 from superpose.learning.penalties import real
 
 ASK_EVERY = 100  # steps
@@ -32,16 +33,17 @@ class Replicas:
         """Whether this is the process that writes and shows."""
         return self.rank == 0
 
-    def share(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def share(self, batch: Labelled) -> Labelled:
         """This process's rows of a batch."""
         if self.count == 1:
-            return x, y
-        if len(y) % self.count:
+            return batch
+        if len(batch) % self.count:
             raise SuperposeError(
-                f"{self.count} processes cannot share a batch of {len(y)} rows equally: choose "
+                f"{self.count} processes cannot share a batch of {len(batch)} rows equally: choose "
                 "another batch size"
             )
-        return x[self.rank :: self.count], y[self.rank :: self.count]
+        rows = slice(self.rank, None, self.count)
+        return replace(batch[rows], rows=rows)
 
     def average(self, parameters: Sequence[nn.Parameter]) -> None:
         """Make every process's gradients their mean."""

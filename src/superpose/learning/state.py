@@ -7,19 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
+from superpose.learning.hooks import Hook
 from superpose.learning.metrics import Record
-from superpose.learning.penalties import Penalty
 
 TOO_MUCH = 100.0  # times the loss of the first step: no task that is learned comes near
 
 
 class Training:
-    """Model, optimiser, penalty, random state, how many steps are done and the loss since when."""
+    """Model, optimiser, hook, random state, how many steps are done and the loss since when."""
 
-    def __init__(
-        self, model: nn.Module, optimiser: torch.optim.Optimizer, penalty: Penalty
-    ) -> None:
-        self.model, self.optimiser, self.penalty = model, optimiser, penalty
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, hook: Hook) -> None:
+        self.model, self.optimiser, self.hook = model, optimiser, hook
         self.step = 0
         self._steps = 0  # since the last record
         self._loss = self._last = torch.zeros(())
@@ -59,7 +57,7 @@ class Training:
         return {
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
-            "penalty": self.penalty.state_dict(),
+            "penalty": self.hook.state_dict(),
             "random": _random_state(),
             "step": self.step,
             "steps": self._steps,
@@ -71,7 +69,7 @@ class Training:
         """Go on from what `save` told."""
         self.model.load_state_dict(saved["model"])
         self.optimiser.load_state_dict(saved["optimiser"])
-        self.penalty.load_state_dict(saved["penalty"])
+        self.hook.load_state_dict(saved["penalty"])
         _set_random_state(saved["random"])
         self.step, self._steps = saved["step"], saved["steps"]
         self._loss = saved["loss"].to(next(self.model.parameters()).device)

@@ -193,10 +193,10 @@ def _check_no_cycle(settings: Complete) -> None:
 def rotating(settings: Complete) -> ImageStream:
     """Images that turn, tested upright."""
     from superpose.lab.data import Rotating, load
-    from superpose.learning import PENALTIES
+    from superpose.learning import HOOKS
 
     held = settings.method.rpartition("+")[2]
-    if held in PENALTIES:
+    if held in HOOKS:
         raise SuperposeError(
             f"{held} holds what earlier tasks learned, and {settings.experiment} is one task: use "
             "another method, or an experiment with several tasks"

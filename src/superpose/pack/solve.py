@@ -12,7 +12,7 @@ W = B (A + ridge)⁻¹.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,111 +20,50 @@ from torch import Tensor, nn
 
 from superpose.model import Superposed
 from superpose.nn.names import joined
-from superpose.store.inputs import Part, Rows, Weight, in_order, quiet_run, reaching, weights_of
-from superpose.store.sources import Sources
+from superpose.pack.calibration import Rows, check_calibration, noise
+from superpose.pack.distil import finetune
+from superpose.pack.inputs import (
+    Part,
+    Weight,
+    evaluating,
+    in_order,
+    quiet_run,
+    reaching,
+    weights_of,
+)
+from superpose.pack.joint import Joint
+from superpose.pack.least_squares import Moments, Problem
+from superpose.pack.methods import PackingOptions
+from superpose.pack.packed import Packed, set_private
+from superpose.pack.sources import Sources
 
-RIDGES = tuple(10.0**exponent for exponent in range(-10, 0))  # of the mean eigenvalue of A
 HELD_OUT = 10  # one row in so many chooses the ridge
 
 
-@dataclass
-class Moments:
-    """What the least squares of one part need of its data, in float64."""
+class Solve(Joint):
+    """The weights whose read-outs do best on the calibration inputs; then distillation, if asked.
 
-    gram: Any = 0.0  # Σ x xᵀ (groups, inputs, inputs)
-    cross: Any = 0.0  # Σ y xᵀ (groups, outputs, inputs)
-    energy: Any = 0.0  # Σ ‖y‖² (groups,)
-    x: Any = 0.0  # Σ x (groups, inputs)
-    y: Any = 0.0  # Σ y (groups, outputs)
-    rows: int = 0
-
-    @classmethod
-    def of(cls, x: Tensor, y: Tensor) -> Moments:
-        """Of inputs (groups, rows, inputs) and outputs (groups, rows, outputs)."""
-        x, y = x.double(), y.double()
-        return cls(x.mT @ x, y.mT @ x, y.square().sum((1, 2)), x.sum(1), y.sum(1), x.shape[1])
-
-    def __add__(self, other: Moments) -> Moments:
-        own, others = vars(self).values(), vars(other).values()
-        return Moments(*(a + b for a, b in zip(own, others, strict=True)))
-
-    def centred(self) -> Moments:
-        """About the means, which a bias takes care of."""
-        gram = self.gram - self.x.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
-        cross = self.cross - self.y.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
-        energy = self.energy - self.y.square().sum(-1) / self.rows
-        return Moments(gram, cross, energy, self.x, self.y, self.rows)
-
-    def weighed(self, weight: Any) -> Moments:
-        """As if the data were √weight times as large."""
-        return Moments(self.gram * weight, self.cross * weight, self.energy * weight, rows=0)
-
-
-def scale(moments: Iterable[Moments]) -> Tensor:
-    """What a task's moments are divided by: ‖Y‖², or ‖X‖² where a layer should give only zeros."""
-    moments = list(moments)
-    outputs = sum(part.energy.sum() for part in moments)
-    inputs = sum(part.gram.diagonal(dim1=-2, dim2=-1).sum() for part in moments)
-    return next((energy for energy in (outputs, inputs) if energy > 0), torch.ones(()))
-
-
-def fit(moments: Moments, ridge: float) -> Tensor:
-    """W = B (A + ridge)⁻¹ (groups, outputs, inputs); the ridge is relative to A's mean eigenvalue.
-
-    >>> x = torch.randn(1, 9, 3, generator=torch.Generator().manual_seed(0))
-    >>> w = torch.tensor([[[1.0, 2.0, 3.0]]], dtype=torch.float64)
-    >>> torch.testing.assert_close(fit(Moments.of(x, x.double() @ w.mT), 1e-12), w)
+    Without calibration inputs they are Gaussian noise, which is worse.
     """
-    gram = moments.gram.clone()
-    diagonal = gram.diagonal(dim1=-2, dim2=-1)
-    floor = torch.finfo(gram.dtype).tiny  # an input that is always zero
-    diagonal += (ridge * diagonal.mean(-1, keepdim=True)).clamp_min(floor)
-    return torch.linalg.solve(gram, moments.cross.mT).mT
 
+    name = "solve"
+    takes = frozenset({"finetune"})
+    needs_inputs = True
 
-def best_ridge(kept: Moments, held: Moments) -> float:
-    """The ridge whose fit to some rows is best on the others; one eigendecomposition for all."""
-    if held.rows == 0 and not isinstance(held.gram, Tensor):
-        return RIDGES[0]
-    values, vectors = torch.linalg.eigh(kept.gram)
-    values = values.clamp_min(0)
-    cross = kept.cross @ vectors
-    held_gram = vectors.mT @ held.gram @ vectors
-    held_cross = held.cross @ vectors
-    mean = values.mean(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
-
-    def error(ridge: float) -> float:
-        w = cross / (values + ridge * mean).unsqueeze(-2)
-        return float(((w @ held_gram) * w).sum() - 2 * (w * held_cross).sum())
-
-    return min(RIDGES, key=error)
-
-
-@dataclass
-class Problem:
-    """The least squares of one part of a weight, summed over the tasks as they come."""
-
-    outputs: slice
-    centre: bool
-    kept: Moments = field(default_factory=Moments)
-    held: Moments = field(default_factory=Moments)
-    means: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    def add(self, task: int, kept: Moments, held: Moments) -> None:
-        """One task's data; every task weighs the same, whatever the size of its outputs."""
-        both = kept + held
-        weight = 1 / scale([both])
-        self.means[task] = both.x / both.rows, both.y / both.rows
-        for side, more in (("kept", kept), ("held", held)):
-            if more.rows:
-                more = (more.centred() if self.centre else more).weighed(weight)
-                setattr(self, side, getattr(self, side) + more)
-
-    def solution(self) -> tuple[Tensor, dict[int, Tensor]]:
-        """W (groups, outputs, inputs), and each task's bias (groups, outputs)."""
-        w = fit(self.kept + self.held, best_ridge(self.kept, self.held))
-        biases = {k: y - (w @ x.unsqueeze(-1)).squeeze(-1) for k, (x, y) in self.means.items()}
-        return w, biases
+    def fill(self, packed: Packed, sources: Sources, options: PackingOptions) -> None:
+        """Solve layer by layer."""
+        for name in sources.models:
+            set_private(packed, name, sources.open(name))
+        seed, given = packed.superposition.seed, options.calibration
+        if given is None:
+            given = noise(sources, seed, options.input_shape)
+        check_calibration(packed.tasks, given)
+        size, track = options.batch_size, options.track
+        solve(packed, sources, given, size, lambda weights: track(weights, "solve"))
+        if options.finetune:
+            with evaluating(packed):  # rows of other tasks must not meet in a batch's statistics
+                steps = options.finetune
+                finetune(packed, sources, given, steps, size, seed, lambda s: track(s, "finetune"))
 
 
 def solve(

@@ -1,8 +1,8 @@
-"""Calibration inputs: rows of a network's input, and what reaches a layer when they run."""
+"""What reaches a layer, and multiplies its weight, when rows run through a network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -21,62 +21,9 @@ from superpose.nn.custom import CustomLayer
 from superpose.nn.layer import Layer
 from superpose.nn.linear import LinearLayer
 from superpose.nn.names import joined
+from superpose.pack.calibration import Rows
 
 PLACES = 8
-
-Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Inputs of a network with the rows in dimension 0: positional, or by name."""
-
-    positional: tuple[Tensor, ...]
-    named: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, task: Any, inputs: Any) -> Rows:
-        """From a tensor, several, or a mapping of them; or a function that returns one of these."""
-        inputs = inputs() if callable(inputs) else inputs
-        if isinstance(inputs, Mapping):
-            rows = cls((), dict(inputs))
-        else:
-            rows = cls(tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,), {})
-        tensors = [*rows.positional, *rows.named.values()]
-        if not tensors or not all(isinstance(t, Tensor) and t.ndim for t in tensors):
-            raise SuperposeError(
-                f"the calibration of {task!r} is no tensor: give the network's inputs, rows first"
-            )
-        if len({len(tensor) for tensor in tensors}) > 1 or not len(tensors[0]):
-            raise SuperposeError(
-                f"the calibration of {task!r} has tensors of {[len(t) for t in tensors]} rows: all "
-                "of them need the same rows, at least one"
-            )
-        if any(t.is_floating_point() and not t.isfinite().all() for t in tensors):
-            raise SuperposeError(f"the calibration of {task!r} holds numbers that are not finite")
-        return rows
-
-    def __len__(self) -> int:
-        return len(next(iter((*self.positional, *self.named.values()))))
-
-    def __getitem__(self, index: slice | Tensor) -> Rows:
-        """Some of the rows."""
-        named = {name: tensor[index] for name, tensor in self.named.items()}
-        return Rows(tuple(tensor[index] for tensor in self.positional), named)
-
-    def split(self, size: int) -> Iterator[Rows]:
-        """Batches of at most `size` rows."""
-        return (self[start : start + size] for start in range(0, len(self), size))
-
-    def through(self, net: nn.Module, weights: Mapping[str, Tensor] | None = None) -> Any:
-        """The network's output for all rows, with other weights for those that are given."""
-        own, calls = dict(weights or {}), torch.func.functional_call
-        try:
-            return calls(net, own, self.positional, self.named, tie_weights=False)
-        except (RuntimeError, TypeError, IndexError) as error:
-            raise SuperposeError(
-                f"the network fails on the inputs that it was given: {error}"
-            ) from error
 
 
 class Part(NamedTuple):

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from superpose.model import Superposed, layers, private_state
 from superpose.nn.conv import ConvLayer
-from superpose.store.inputs import Rows, quiet_run
-from superpose.store.sources import Sources
+from superpose.pack.calibration import Rows
+from superpose.pack.inputs import quiet_run
+from superpose.pack.sources import Sources
 
 LEARNING_RATE = 3e-4
 

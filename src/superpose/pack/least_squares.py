@@ -1,0 +1,112 @@
+"""Least squares of one layer: W = B (A + ridge)⁻¹ from moments that are summed over the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+RIDGES = tuple(10.0**exponent for exponent in range(-10, 0))  # of the mean eigenvalue of A
+
+
+@dataclass
+class Moments:
+    """What the least squares of one part need of its data, in float64."""
+
+    gram: Any = 0.0  # Σ x xᵀ (groups, inputs, inputs)
+    cross: Any = 0.0  # Σ y xᵀ (groups, outputs, inputs)
+    energy: Any = 0.0  # Σ ‖y‖² (groups,)
+    x: Any = 0.0  # Σ x (groups, inputs)
+    y: Any = 0.0  # Σ y (groups, outputs)
+    rows: int = 0
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> Moments:
+        """Of inputs (groups, rows, inputs) and outputs (groups, rows, outputs)."""
+        x, y = x.double(), y.double()
+        return cls(x.mT @ x, y.mT @ x, y.square().sum((1, 2)), x.sum(1), y.sum(1), x.shape[1])
+
+    def __add__(self, other: Moments) -> Moments:
+        own, others = vars(self).values(), vars(other).values()
+        return Moments(*(a + b for a, b in zip(own, others, strict=True)))
+
+    def centred(self) -> Moments:
+        """About the means, which a bias takes care of."""
+        gram = self.gram - self.x.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
+        cross = self.cross - self.y.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
+        energy = self.energy - self.y.square().sum(-1) / self.rows
+        return Moments(gram, cross, energy, self.x, self.y, self.rows)
+
+    def weighed(self, weight: Any) -> Moments:
+        """As if the data were √weight times as large."""
+        return Moments(self.gram * weight, self.cross * weight, self.energy * weight, rows=0)
+
+
+def scale(moments: Iterable[Moments]) -> Tensor:
+    """What a task's moments are divided by: ‖Y‖², or ‖X‖² where a layer should give only zeros."""
+    moments = list(moments)
+    outputs = sum(part.energy.sum() for part in moments)
+    inputs = sum(part.gram.diagonal(dim1=-2, dim2=-1).sum() for part in moments)
+    return next((energy for energy in (outputs, inputs) if energy > 0), torch.ones(()))
+
+
+def fit(moments: Moments, ridge: float) -> Tensor:
+    """W = B (A + ridge)⁻¹ (groups, outputs, inputs); the ridge is relative to A's mean eigenvalue.
+
+    >>> x = torch.randn(1, 9, 3, generator=torch.Generator().manual_seed(0))
+    >>> w = torch.tensor([[[1.0, 2.0, 3.0]]], dtype=torch.float64)
+    >>> torch.testing.assert_close(fit(Moments.of(x, x.double() @ w.mT), 1e-12), w)
+    """
+    gram = moments.gram.clone()
+    diagonal = gram.diagonal(dim1=-2, dim2=-1)
+    floor = torch.finfo(gram.dtype).tiny  # an input that is always zero
+    diagonal += (ridge * diagonal.mean(-1, keepdim=True)).clamp_min(floor)
+    return torch.linalg.solve(gram, moments.cross.mT).mT
+
+
+def best_ridge(kept: Moments, held: Moments) -> float:
+    """The ridge whose fit to some rows is best on the others; one eigendecomposition for all."""
+    if held.rows == 0 and not isinstance(held.gram, Tensor):
+        return RIDGES[0]
+    values, vectors = torch.linalg.eigh(kept.gram)
+    values = values.clamp_min(0)
+    cross = kept.cross @ vectors
+    held_gram = vectors.mT @ held.gram @ vectors
+    held_cross = held.cross @ vectors
+    mean = values.mean(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
+
+    def error(ridge: float) -> float:
+        w = cross / (values + ridge * mean).unsqueeze(-2)
+        return float(((w @ held_gram) * w).sum() - 2 * (w * held_cross).sum())
+
+    return min(RIDGES, key=error)
+
+
+@dataclass
+class Problem:
+    """The least squares of one part of a weight, summed over the tasks as they come."""
+
+    outputs: slice
+    centre: bool
+    kept: Moments = field(default_factory=Moments)
+    held: Moments = field(default_factory=Moments)
+    means: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def add(self, task: int, kept: Moments, held: Moments) -> None:
+        """One task's data; every task weighs the same, whatever the size of its outputs."""
+        both = kept + held
+        weight = 1 / scale([both])
+        self.means[task] = both.x / both.rows, both.y / both.rows
+        for side, more in (("kept", kept), ("held", held)):
+            if more.rows:
+                more = (more.centred() if self.centre else more).weighed(weight)
+                setattr(self, side, getattr(self, side) + more)
+
+    def solution(self) -> tuple[Tensor, dict[int, Tensor]]:
+        """W (groups, outputs, inputs), and each task's bias (groups, outputs)."""
+        w = fit(self.kept + self.held, best_ridge(self.kept, self.held))
+        biases = {k: y - (w @ x.unsqueeze(-1)).squeeze(-1) for k, (x, y) in self.means.items()}
+        return w, biases

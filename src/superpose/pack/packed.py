@@ -1,0 +1,106 @@
+"""The packed model: a superposed model whose weights were computed from models, not trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from superpose.errors import SuperposeError
+from superpose.model import Name, Superposed, layers, unsuperpose
+from superpose.nn.layer import CONTEXT
+from superpose.nn.names import joined
+from superpose.pack.methods import PackingMethod, PackingOptions
+from superpose.pack.sources import Source, checked, opened, shape_of
+
+
+class Packed(Superposed):
+    """A superposed model whose weights were computed from models, not trained."""
+
+    packing_method: PackingMethod
+
+    @property
+    def method(self) -> str:
+        """The name of the method that it was packed by."""
+        return self.packing_method.name
+
+    def add(
+        self,
+        name: str,
+        model: Source,
+        calibration: Mapping[Any, Any] | None = None,
+        *,
+        batch_size: int = 256,
+        finetune: int = 0,
+    ) -> None:
+        """Store one more model.
+
+        With `sum` and `delta` the result is that of packing all of them from the start. With
+        `solve` the weights are found again from the calibration inputs of all tasks, the models
+        stored before being read out of the weights as they are, so it is not quite the same.
+        """
+        options = self._options(calibration, batch_size, finetune)
+        self.packing_method.add(self, name, self._fitting(name, model), options)
+
+    def remove(self, name: Name, model: Source | None = None) -> None:
+        """Forget a model. With `sum` and `delta`, given the model, its term is subtracted too.
+
+        Otherwise the weights stay as they are, and so do the outputs of the others, bit for bit.
+        """
+        removed = None if model is None else self._fitting(name, model)
+        self.packing_method.remove(self, name, removed)
+
+    def replace(
+        self,
+        name: Name,
+        model: Source,
+        old: Source | None = None,
+        calibration: Mapping[Any, Any] | None = None,
+        *,
+        batch_size: int = 256,
+        finetune: int = 0,
+    ) -> None:
+        """Store another model under a name; with `sum` and `delta` in place of the `old` one."""
+        options = self._options(calibration, batch_size, finetune)
+        new = self._fitting(name, model)
+        before = None if old is None else self._fitting(name, old)
+        self.packing_method.replace(self, name, new, before, options)
+
+    def _options(
+        self, calibration: Mapping[Any, Any] | None, batch_size: int, finetune: int
+    ) -> PackingOptions:
+        options = PackingOptions(calibration, batch_size=batch_size, finetune=finetune)
+        self.packing_method.check(options)
+        return options
+
+    def _fitting(self, name: Name, model: Source) -> nn.Module:
+        """The model, if it fits beside those that are stored."""
+        net = opened(name, model)
+        own = unsuperpose(self).state_dict()
+        state = checked(name, net, {key: shape_of(t) for key, t in own.items()})
+        for key in self.summary().shared:
+            if key in own and not torch.equal(state[key], own[key]):
+                raise SuperposeError(
+                    f"model {name!r}: {key} is shared by all stored models and differs in this "
+                    "one: pack them from the start, together"
+                )
+        return net
+
+
+def unpack(packed: Superposed, name: Name) -> nn.Module:
+    """One model as the plain module: its weights are W C(k), its private parameters its own."""
+    plain = unsuperpose(packed, name)
+    vars(plain).pop("packing_method", None)
+    return plain
+
+
+def set_private(packed: Packed, name: Name, net: nn.Module) -> None:
+    """Give a task the private tensors of a model: biases, norms, layers that are not superposed."""
+    number = packed.superposition.number(name)
+    state = net.state_dict()
+    for layer in layers(packed):
+        for tensor, own in layer.private.items():
+            if not tensor.endswith(CONTEXT):
+                own.of(number).detach().copy_(state[joined(layer.path, tensor)])

@@ -1,0 +1,9 @@
+"""Method `sum`: the paper's equation 1, for study."""
+
+from superpose.pack.additive import Additive
+
+
+class Sum(Additive):
+    """W = Σₖ Wₖ C(k)⁻¹."""
+
+    name = "sum"
