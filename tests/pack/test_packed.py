@@ -33,13 +33,13 @@ def test_a_model_that_is_forgotten_leaves_the_others_bit_for_bit(method):
     packed = sp.pack(models, method=method, calibration=x)
     before = packed(x["b"], task="b")
     private = packed.cost().stored
-    packed.remove("a")
-    assert packed.tasks == ["b", "c"]
+    packed.remove("c")
+    assert packed.tasks == ["a", "b"]
     assert torch.equal(packed(x["b"], task="b"), before)
     assert packed.cost().stored < private
-    with pytest.raises(sp.SuperposeError, match="unknown task 'a'"):
-        packed(x["a"], task="a")
-    packed.remove("c")
+    with pytest.raises(sp.SuperposeError, match="unknown task 'c'"):
+        packed(x["c"], task="c")
+    packed.remove("a")
     with pytest.raises(sp.SuperposeError, match="'b' is the only task"):
         packed.remove("b")
     assert packed.add_task("new") == "new"
@@ -91,8 +91,10 @@ def test_packed_models_can_be_trained_as_the_models_could():
         net[0].requires_grad_(False)
     packed = sp.pack(models, calibration=dict.fromkeys("ab", x), finetune=2)
     trained = {name for name, p in packed.named_parameters() if p.requires_grad}
-    assert {"3.weight", "3.private.bias.0", "6.private.bias.1"} <= trained
-    assert not trained & {"0.weight", "0.private.bias.0", "3.bias", "6.bias"}
+    assert "3.weight" in trained
+    assert not trained & {"0.weight", "3.bias", "6.bias"}
+    layers = packed[0], packed[3], packed[6]
+    assert [layer.private["bias"].of(0).requires_grad for layer in layers] == [False, True, True]
     plain = sp.unpack(packed, "a")
     assert {n for n, p in plain.named_parameters() if p.requires_grad} == {
         n for n, p in models["a"].named_parameters() if p.requires_grad

@@ -76,7 +76,7 @@ def spoiled(value):
         ({"": mlp()}, {}, "cannot name a task"),
         ({"a": mlp(), "b": mlp(bias=False)}, {}, r"'b' has no layers.1.bias: .* one architecture"),
         ({"a": mlp(bias=False), "b": mlp()}, {}, r"'b' has another tensor, layers.1.bias"),
-        ({"a": mlp(), "b": sp.models.MLP(12, 20, 5, bias=True)}, {}, r"\(20, 12\) .* \(16, 12\)"),
+        ({"a": mlp(), "b": sp.lab.MLP(12, 20, 5, bias=True)}, {}, r"\(20, 12\) .* \(16, 12\)"),
         ({"a": mlp(), "b": mlp().double()}, {}, "float64, and .* float32 in the others"),
         ({"a": spoiled(float("nan"))}, {}, r"'a': layers.1.weight holds numbers that are not fin"),
         ({"a": spoiled(float("inf"))}, {}, "not finite"),
@@ -95,7 +95,7 @@ def spoiled(value):
         ({"a": mlp()}, {"calibration": {"a": torch.ones(4, 7)}}, "fails on the inputs .* mat1"),
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"calibration": {"a": torch.ones(2, 3, 4)}},
          "LSTM '0' is not one linear map, .*: name it in private_layers"),
-        ({"a": mlp()}, {"method": "delta", "base": sp.models.MLP(12, 20, 5)}, "the base has no"),
+        ({"a": mlp()}, {"method": "delta", "base": sp.lab.MLP(12, 20, 5)}, "the base has no"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_packed_says_why(models, options, message):
