@@ -69,11 +69,23 @@ def check_independent(model: nn.Module) -> None:
 
 
 def _of_rows(model: Superposed, batch: Batch, _: list[int], ways: tuple[str, ...]) -> Way:
-    """Run a few rows alone and in each way."""
-    count = min(PROBED, batch.rows)
-    numbers = list(model.superposition.names.values())[:count]
+    """Run a few rows alone and in each way; all of them, if the network does not take a few."""
+    few = min(PROBED, batch.rows)
+    try:
+        return _of_some(model, batch, few, ways)
+    except SuperposeError:
+        raise
+    except Exception:  # whatever a network does with a batch of another size
+        if few == batch.rows:
+            raise
+        return _of_some(model, batch, batch.rows, ways)
+
+
+def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...]) -> Way:
+    numbers = list(model.superposition.names.values())[:PROBED]
     tasks = [numbers[row % len(numbers)] for row in range(count)]
-    places = torch.tensor([row * (batch.rows - 1) // (count - 1) for row in range(count)])
+    places = _spread(batch.rows, count)
+    compared = _spread(count, min(PROBED, count)).tolist()
     every = torch.arange(count)
     why: list[str] = []
     with still(model) as generator:
@@ -85,7 +97,7 @@ def _of_rows(model: Superposed, batch: Batch, _: list[int], ways: tuple[str, ...
             return flatten(model.pass_of(selection, inputs, options))[0]
 
         first = _one_of(by_row, 0)
-        each = [run(_one_of(by_row, row), every[row : row + 1]) for row in range(count)]
+        each = {row: run(_one_of(by_row, row), every[row : row + 1]) for row in compared}
         together, last = run(first, every), run(first, every[-1:])
         dims = _row_dims(each[0], together, 1, count)
         if not _agree(together, dims, {0: each[0], count - 1: last}):
@@ -105,14 +117,19 @@ def _of_rows(model: Superposed, batch: Batch, _: list[int], ways: tuple[str, ...
                 )
                 if any(tensor.is_meta for tensor in values):
                     raise SuperposeError("the network returns a tensor that is each row's own")
-                if _agree(values, dims, dict(enumerate(each))):
-                    return _checked(Way(way, "; ".join(why), dims), each)
+                if _agree(values, dims, each):
+                    return _checked(Way(way, "; ".join(why), dims), list(each.values()))
                 why.append(f"not {way}: rows meet in it")
             except Exception as error:  # whatever a network does with rows where it has none
                 why.append(f"not {way}: {_reason(error)}")
     if "grouped" not in ways:
         raise SuperposeError(f"the way {ways[0]!r} was chosen, and it is not right: {why[0]}")
-    return _checked(Way("grouped", "; ".join(why), dims), each)
+    return _checked(Way("grouped", "; ".join(why), dims), list(each.values()))
+
+
+def _spread(rows: int, count: int) -> Tensor:
+    """So many of the rows, from the first to the last."""
+    return torch.tensor([place * (rows - 1) // (count - 1) for place in range(count)])
 
 
 def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[str, ...]) -> Way:
