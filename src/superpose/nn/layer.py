@@ -194,6 +194,7 @@ class Layer(nn.Module):
         for name in own.split():
             delattr(self, name)
         self._modules.pop(STATE, None)
+        vars(self).pop("mode", None)  # of a convolution
         self.__class__ = plain  # type: ignore[assignment]
 
     def template(self, name: str) -> Tensor:
