@@ -283,6 +283,8 @@ class PrivateState(nn.Module):
                     "not a method of it"
                 )
             tensors = group.split(by_row(flats, tasks.row))
+            if group.kind == STATISTICS and tasks.row is None:  # what one layer writes to its own
+                tensors = [tensor.data for tensor in tensors]  # does not outdate another's
             for part, tensor in zip(group.parts, tensors, strict=True):
                 found.setdefault(part.layer.path, {})[part.name] = tensor
         return found
