@@ -205,9 +205,10 @@ def test_a_model_without_memory_is_filled_by_its_state():
     assert [p.requires_grad for p in model.parameters()] == [
         p.requires_grad for p in expected.parameters()
     ]
-    emptied = sp.superpose(mlp(), tasks=3).to("meta").to_empty(device="cpu")
+    emptied = sp.superpose(mlp(), tasks=3).requires_grad_(False).to("meta").to_empty(device="cpu")
     emptied.load_state_dict(expected.state_dict())
     assert_same_state(emptied, expected)
+    assert not any(p.requires_grad for p in emptied.parameters())
 
 
 def test_tasks_that_are_removed_and_added():
@@ -334,6 +335,7 @@ def test_numbers_of_several_types(tmp_path):
     loaded = sp.load(path, net)
     assert_same_state(loaded, model)
     assert kept(loaded) == {0, 1, 3}
+    assert private_state(loaded).learned() == [0, 1, 3]
     single = copy.deepcopy(model).float()  # its tables are still those of two types
     sp.save(single, path)
     assert_same_state(sp.load(path, MixedTypes().float()), single)

@@ -24,6 +24,7 @@ class ConvLayer(Layer):
     """
 
     rows_first = True
+    _added = (*Layer._added, "mode")
     weight: Any = of_active_task("weight")
     bias: Any = of_active_task("bias")
     groups: int

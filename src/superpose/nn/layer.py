@@ -48,6 +48,16 @@ class Layer(nn.Module):
     """
 
     rows_first: ClassVar[bool] = False  # rows cannot be anywhere else
+    _added: ClassVar[tuple[str, ...]] = (  # attributes that a plain layer does not have
+        "path",
+        "plain_class",
+        "contexts",
+        "private",
+        "bases",
+        "guides",
+        "batch_dim",
+        "pairing",
+    )
 
     path: str
     plain_class: type[nn.Module]
@@ -190,11 +200,9 @@ class Layer(nn.Module):
             if not name.endswith(CONTEXT):
                 getattr(self, name).requires_grad_(part.trained)
         plain = self.plain_class
-        own = "path plain_class contexts private bases guides batch_dim pairing"
-        for name in own.split():
+        for name in self._added:
             delattr(self, name)
         self._modules.pop(STATE, None)
-        vars(self).pop("mode", None)  # of a convolution
         self.__class__ = plain  # type: ignore[assignment]
 
     def template(self, name: str) -> Tensor:

@@ -225,13 +225,12 @@ class PrivateState(nn.Module):
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__()
-        alike: dict[tuple[str, str, str], list[Part]] = {}
+        alike: dict[tuple[str, torch.dtype, torch.device], list[Part]] = {}
         own = [part for layer in layers for part in layer.private.values()]
         for part in sorted(own, key=lambda part: part.path):  # not as layers were registered
             template = part.template()
-            key = (part.kind, str(template.dtype), str(template.device))
-            alike.setdefault(key, []).append(part)
-        for (kind, _, _), parts in sorted(alike.items(), key=lambda item: item[0]):
+            alike.setdefault((part.kind, template.dtype, template.device), []).append(part)
+        for (kind, _, _), parts in alike.items():
             same_kind = sum(name.startswith(kind) for name in self._modules)
             name = f"{kind}_{same_kind + 1}" if same_kind else kind
             self.register_module(name, Group(kind, parts))
