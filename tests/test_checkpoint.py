@@ -58,6 +58,16 @@ def test_double_precision_and_what_was_compiled(tmp_path):
     assert torch.equal(loaded(x, task=1), model(x, task=1))
 
 
+@pytest.mark.parametrize("letters", range(1, 17))
+def test_pairs_may_lie_anywhere_in_a_file(letters, tmp_path):
+    """A longer name of a task moves all that comes after it."""
+    path, net = tmp_path / "m.safetensors", mlp(dtype=torch.float64)
+    model = randomise_private(sp.superpose(net, "complex", tasks=["a" * letters]))
+    sp.save(model, path)
+    x = torch.randn(4, 12).double()
+    assert torch.equal(sp.load(path, net)(x, task=0), model(x, task=0))
+
+
 def test_another_process_gives_the_same_bits(tmp_path):
     model = sp.superpose(mlp(), "hadamard", tasks=3)
     x = torch.randn(4, 12)

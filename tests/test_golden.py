@@ -44,9 +44,12 @@ def assert_bits(net, digests):
 
 
 def test_there_is_a_file_of_every_family_and_of_every_kind():
-    first = {path.stem for path in FILES if path.parent.name == "format1"}
+    first, second = (
+        {path.stem for path in FILES if path.parent.name == f"format{number}"} for number in (1, 2)
+    )
     assert first >= set(sp.contexts.FAMILIES)
     assert len(first) == 49
+    assert second == first | {"declared", "declared-statistics", "mixed-types"}
     assert all(path.with_suffix(".json").is_file() for path in FILES)
 
 

@@ -73,9 +73,11 @@ class Cost:
     shared: int
     first_context: int
     context_per_task: int
+    private: int
     private_per_task: int
     plain: int
     shared_bytes: int
+    private_bytes: int
     private_bytes_per_task: int
     plain_bytes: int
 
@@ -92,12 +94,12 @@ class Cost:
     @property
     def stored(self) -> int:
         """All numbers kept here."""
-        return self.shared + self.learned * self.private_per_task
+        return self.shared + self.private
 
     @property
     def stored_bytes(self) -> int:
         """All bytes kept here."""
-        return self.shared_bytes + self.learned * self.private_bytes_per_task
+        return self.shared_bytes + self.private_bytes
 
     @property
     def separate(self) -> int:
@@ -151,9 +153,11 @@ def cost(
         shared=whole.numbers - learned.numbers,
         first_context=sum(c.groups * context_numbers(c.family, c.dim, first=True) for c in bound),
         context_per_task=sum(c.groups * context_numbers(c.family, c.dim) for c in bound),
+        private=learned.numbers,
         private_per_task=sum(map(numbers, each)),
         plain=plain.numbers,
         shared_bytes=whole.bytes - learned.bytes,
+        private_bytes=learned.bytes,
         private_bytes_per_task=sum(start.nbytes for start in each),
         plain_bytes=plain.bytes,
     )

@@ -81,6 +81,18 @@ def encoder():
     return nn.Sequential(nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True))
 
 
+class MixedTypes(nn.Module):
+    """Half precision, with norms in single precision, as many networks have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8).bfloat16(), nn.Linear(8, 3).bfloat16()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.second(self.norm(self.first(x).float()).bfloat16())
+
+
 def rows_second():
     return nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 2))
 
@@ -98,6 +110,7 @@ NETWORKS = {  # how each is made, the shape of its inputs, and the largest numbe
     "rows second": (rows_second, (3, 5, 6), 6),
     "tied": (Tied, (5, 3), 7),
     "tokens": (Tokens, (5, 3, 4), 16),
+    "mixed types": (MixedTypes, (5, 6), 8),
 }
 
 

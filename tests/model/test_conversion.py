@@ -189,3 +189,13 @@ def test_a_single_layer_is_a_model():
     assert model.state_dict().keys() >= net.state_dict().keys()
     torch.testing.assert_close(sp.unsuperpose(model, 1)(x), model(x, task=1))
     assert type(sp.unsuperpose(model)) is nn.Linear
+
+
+@pytest.mark.parametrize("make", [mlp, cnn])
+def test_what_was_unsuperposed_can_be_superposed_again(make):
+    net = make().eval()
+    model = sp.superpose(sp.unsuperpose(sp.superpose(net, tasks=2)), tasks=2)
+    x = torch.randn(6, 12) if make is mlp else torch.randn(6, 3, 6, 6)
+    assert torch.equal(model(x, task=1), sp.superpose(net, tasks=2)(x, task=1))
+    first, again = next(net.children()), next(sp.unsuperpose(model).children())
+    assert vars(first).keys() == vars(again).keys()

@@ -1,9 +1,11 @@
 """Private tensors: modes, private layers, tied and frozen parameters."""
 
+from functools import partial
+
 import pytest
 import torch
 from checks import randomise_private, rows_one_by_one, whole_state
-from networks import mlp
+from networks import cnn
 from torch import nn
 
 import superpose as sp
@@ -28,20 +30,30 @@ def test_private_modes():
     assert none.summary().private == []
 
 
-def test_an_optimiser_with_momentum_leaves_other_tasks_private_parameters_alone():
-    model = sp.superpose(mlp(), tasks=2)
-    optimiser = torch.optim.Adam(model.parameters(), 0.1, weight_decay=0.1)
-
-    def learn(task):
-        optimiser.zero_grad()
-        model(torch.randn(4, 12), task=task).square().sum().backward()
-        optimiser.step()
-
-    learn(0)
-    before = [p.clone() for p in model.private_parameters(0)]
-    assert len(before) == 1
-    learn(1)
-    assert all(torch.equal(a, b) for a, b in zip(before, model.private_parameters(0), strict=True))
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+        partial(torch.optim.AdamW, lr=0.1, weight_decay=0.1),
+        partial(torch.optim.RMSprop, lr=0.1, momentum=0.9, weight_decay=0.1),
+        partial(torch.optim.Adam, lr=0.1, weight_decay=0.1, foreach=True),
+        partial(torch.optim.Adam, lr=0.1, fused=True),
+        partial(torch.optim.Adagrad, lr=0.1, weight_decay=0.1),
+    ],
+    ids=["sgd", "adamw", "rmsprop", "foreach", "fused", "adagrad"],
+)
+def test_an_optimiser_made_once_trains_every_task_and_moves_no_other(make):
+    model = sp.superpose(cnn(), tasks=5)
+    optimiser = make(model.parameters())
+    for task in (3, 1, 3):
+        before = whole_state(model)
+        for _ in range(2):
+            optimiser.zero_grad()
+            model(torch.randn(4, 3, 6, 6), task=task).square().mean().backward()
+            optimiser.step()
+        for name, tensor in whole_state(model).items():
+            if " of " in name:
+                assert torch.equal(tensor, before[name]) != name.endswith(f" of {task}"), name
 
 
 def test_private_layers_and_skip():

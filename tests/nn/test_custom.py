@@ -115,6 +115,33 @@ def test_statistics_that_are_set_anew_are_the_tasks_own():
         model(x, task=[0, 1, 2, 2, 1])
 
 
+class Running(nn.Module):
+    """Multiplies by statistics that it writes to, so that its gradient needs them as they were."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+        self.register_buffer("mean", torch.ones(6))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+        return x * self.mean * self.scale
+
+
+def test_statistics_of_one_layer_do_not_outdate_those_of_another():
+    torch.manual_seed(0)
+    net, x = (
+        nn.Sequential(nn.Linear(7, 6), Running(), nn.Linear(6, 6), Running()),
+        torch.randn(5, 7),
+    )
+    model = sp.superpose(net, "identity", tasks=2)
+    model(x, task=1).square().sum().backward()
+    net(x).square().sum().backward()
+    assert torch.equal(learned_gradients(model)["1.scale of 1"], net[1].scale.grad)
+    assert torch.equal(model.private_tensors(1)["3.mean"], net[3].mean)
+
+
 class Remembering(nn.Linear):
     """Sets attributes and a constant anew whenever it runs."""
 

@@ -72,3 +72,22 @@ def test_a_table_with_a_largest_norm():
     assert own.detach().norm(dim=1).max() < 0.5 + 1e-6
     with pytest.raises(sp.SuperposeError, match="'words' shortens the entries of its table"):
         model(IDS, task=TASKS)
+
+
+def test_a_table_that_is_shortened_leaves_what_was_used_before_it_as_it_was():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.norm = nn.Embedding(9, 6), nn.LayerNorm(6)
+            self.short, self.head = nn.Embedding(9, 6, max_norm=0.5), nn.Linear(6, 3)
+
+        def forward(self, ids):
+            return self.head(self.norm(self.words(ids)) + self.short(ids))
+
+    torch.manual_seed(0)
+    net = Net()
+    model = sp.superpose(net, "identity", tasks=2, private_layers=["words", "short"])
+    found, expected = gradients(model, model(IDS, task=1)), gradients(net, net(IDS))
+    for name, gradient in expected.items():
+        own = f"{name} of 1"
+        torch.testing.assert_close(found[own if own in found else name], gradient)

@@ -154,7 +154,7 @@ class Superposed(nn.Module):
         self.superposition.ways.clear()  # what was right for one task may not be for two
         check_names([*names, label])
         names[label] = number
-        private_state(self).add(number)
+        private_state(self).add([number])
         return label
 
     def remove_task(self, task: Name) -> None:
@@ -414,9 +414,7 @@ def build(
     model.__class__ = _superposed_class(plain, kind)  # type: ignore[arg-type]
     assert isinstance(model, kind)
     model.superposition = Superposition(family, seed, names, conversion, size([net]))
-    private = PrivateState.put_into(layers(model))
-    for number in names.values():
-        private.add(number)
+    PrivateState.put_into(layers(model)).add(names.values())
     return model
 
 

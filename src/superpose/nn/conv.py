@@ -23,6 +23,7 @@ class ConvLayer(Layer):
     own, all in one grouped convolution.
     """
 
+    _added = (*Layer._added, "mode")
     weight: Any = of_active_task("weight")
     bias: Any = of_active_task("bias")
     groups: int

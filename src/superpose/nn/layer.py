@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +46,17 @@ class Layer(nn.Module):
     the rows of a batch are, first unless it is said. With a `pairing`, a bound weight is that of
     another layer for each task.
     """
+
+    _added: ClassVar[tuple[str, ...]] = (  # attributes that a plain layer does not have
+        "path",
+        "plain_class",
+        "contexts",
+        "private",
+        "bases",
+        "guides",
+        "batch_dim",
+        "pairing",
+    )
 
     path: str
     plain_class: type[nn.Module]
@@ -188,8 +199,7 @@ class Layer(nn.Module):
             if not name.endswith(CONTEXT):
                 getattr(self, name).requires_grad_(part.trained)
         plain = self.plain_class
-        own = "path plain_class contexts private bases guides batch_dim pairing"
-        for name in own.split():
+        for name in self._added:
             delattr(self, name)
         self._modules.pop(STATE, None)
         self.__class__ = plain  # type: ignore[assignment]

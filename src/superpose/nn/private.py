@@ -85,10 +85,12 @@ class Group(nn.Module):
         self.start = self.templates()
         self.changes = 0  # of what tensors there are; what is in them has versions of its own
 
-    def add(self, task: int) -> None:
-        """Give a new task what the layers have now."""
+    def add(self, tasks: Iterable[int]) -> None:
+        """Give new tasks what the layers have now."""
         now = self.templates()
-        self._put(task, fresh(self.start) if same(now, self.start) else now)
+        started = same(now, self.start)
+        for task in tasks:
+            self._put(task, fresh(self.start) if started else now.clone())
 
     def remove(self, task: int) -> None:
         """Forget the task's tensor."""
@@ -229,13 +231,12 @@ class PrivateState(nn.Module):
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__()
-        alike: dict[tuple[str, str, str], list[Part]] = {}
+        alike: dict[tuple[str, torch.dtype, torch.device], list[Part]] = {}
         own = [part for layer in layers for part in layer.private.values()]
         for part in sorted(own, key=lambda part: part.path):  # not as layers were registered
             template = part.template()
-            key = (part.kind, str(template.dtype), str(template.device))
-            alike.setdefault(key, []).append(part)
-        for (kind, _, _), parts in sorted(alike.items(), key=lambda item: item[0]):
+            alike.setdefault((part.kind, template.dtype, template.device), []).append(part)
+        for (kind, _, _), parts in alike.items():
             same_kind = sum(name.startswith(kind) for name in self._modules)
             name = f"{kind}_{same_kind + 1}" if same_kind else kind
             self.register_module(name, Group(kind, parts))
@@ -264,10 +265,11 @@ class PrivateState(nn.Module):
         """Of all groups."""
         return [part for group in self.groups.values() for part in group.parts]
 
-    def add(self, task: int) -> None:
-        """Give a new task its tensors, as the layers have them."""
+    def add(self, tasks: Iterable[int]) -> None:
+        """Give new tasks their tensors, as the layers have them."""
+        tasks = list(tasks)
         for group in self.groups.values():
-            group.add(task)
+            group.add(tasks)
 
     def remove(self, task: int) -> None:
         """Forget a task's tensors."""
@@ -295,6 +297,9 @@ class PrivateState(nn.Module):
                     "not a method of it"
                 )
             tensors = group.split(by_row(flats, tasks.row))
+            if group.kind == STATISTICS and tasks.row is None:  # what one layer writes to its own
+                tensors = [tensor.data for tensor in tensors]  # does not outdate another's
+                group.changes += 1  # and is not counted
             for part, tensor in zip(group.parts, tensors, strict=True):
                 found.setdefault(part.layer.path, {})[part.name] = tensor
         return found

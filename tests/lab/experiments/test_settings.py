@@ -57,10 +57,10 @@ def test_icifar_has_the_papers_network(method):
 @pytest.mark.parametrize("stem", ["shared", "superposed", "private"])
 def test_the_stem_of_icifar_is_kept_as_it_is_said(method, stem):
     model = outcome("icifar", method=method, stem=stem, tasks=2, steps=2).model
-    own = [tensor.shape for tensor in model.private_parameters(0)]
-    stems = [model.stem.weight.shape] if stem == "private" else []
-    heads = [tensor.shape for tensor in model.head.parameters(recurse=False)]
-    assert own == stems + (heads if method == "multihead" else [])
+    own = {name: tensor.shape for name, tensor in model.private_tensors(0).items()}
+    stems = {"stem.weight": model.stem.weight.shape} if stem == "private" else {}
+    heads = {f"head.{n}": t.shape for n, t in model.head.named_parameters(recurse=False)}
+    assert own == stems | (heads if method == "multihead" else {})
     assert ("stem.weight" in model.summary().superposed) == (stem == "superposed")
     assert ("stem.weight" in model.summary().shared) == (stem == "shared")
 
