@@ -106,6 +106,7 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
         header["seed"],
         Conversion(**header["conversion"]),
         Packed if method else Superposed,
+        start=False,
     )
     model.superposition.spent = header.get("spent", 0)
     if isinstance(model, Packed) and method:
@@ -220,6 +221,7 @@ def _name_of_format_1(part: Part, task: int) -> str:
 @torch.no_grad()
 def _restore(model: Superposed, shared: dict[str, Tensor], own: dict[str, Own]) -> None:
     model.load_state_dict(shared)
+    private_state(model).add(model.superposition.names.values())
     for group in private_state(model).groups.values():
         learned = [own.get(part.path, ([], None))[0] for part in group.parts]
         if learned[0] and all(tasks == learned[0] for tasks in learned):

@@ -392,8 +392,13 @@ def build(
     seed: int,
     conversion: Conversion,
     kind: type[S],
+    *,
+    start: bool = True,
 ) -> S:
-    """What `superpose` does, from the values that a checkpoint keeps."""
+    """What `superpose` does, from the values that a checkpoint keeps.
+
+    A checkpoint gives tasks what they start from itself, when it has loaded the layers.
+    """
     if isinstance(net, Superposed):
         raise SuperposeError("the model is superposed already: add_task() adds tasks to it")
     for name, module in net.named_modules():
@@ -414,7 +419,9 @@ def build(
     model.__class__ = _superposed_class(plain, kind)  # type: ignore[arg-type]
     assert isinstance(model, kind)
     model.superposition = Superposition(family, seed, names, conversion, size([net]))
-    PrivateState.put_into(layers(model)).add(names.values())
+    private = PrivateState.put_into(layers(model))
+    if start:
+        private.add(names.values())
     return model
 
 

@@ -103,7 +103,8 @@ class Group(nn.Module):
 
     def flats(self) -> dict[str, Tensor]:
         """By task; `getattr` would take ten times as long. A replica has them as attributes."""
-        return cast(dict[str, Tensor], self._parameters or self._buffers or vars(self))
+        own = vars(self) if "_is_replica" in vars(self) else self._parameters or self._buffers
+        return cast(dict[str, Tensor], own)
 
     @property
     def sharded(self) -> bool:
@@ -147,11 +148,11 @@ class Group(nn.Module):
         known = self.flats().get(str(task))
         if known is not None and torch._has_compatible_shallow_copy_type(known, flat):
             known.data = flat
-        elif self.kind == STATISTICS:
-            self.register_buffer(str(task), flat)
+        elif self.kind == STATISTICS:  # without the checks of `register_buffer`: there may be many
+            self._buffers[str(task)] = flat
         else:
             trained = self.kind == TRAINED if known is None else known.requires_grad
-            self.register_parameter(str(task), nn.Parameter(flat, trained))
+            self._parameters[str(task)] = nn.Parameter(flat, trained)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """As for any module, but those that share the start's memory go on sharing it."""
