@@ -208,10 +208,9 @@ class Superposed(nn.Module):
         if torch.is_grad_enabled() or any(layer.pairing is not None for layer in own):
             return self._select(ids, own)
         each = [ids] if isinstance(ids, int) else ids[0] if isinstance(ids, tuple) else ids
-        weights = [
-            (w.dtype, w.device) for w in (layer.weight_like() for layer in own) if w is not None
-        ]
-        key = (repr(ids), own[-1].private_state.version(each), weights)
+        ends = [w for w in (own[0].weight_like(), own[-1].weight_like()) if w is not None]
+        types = [(weight.dtype, weight.device) for weight in ends]
+        key = (repr(ids), own[-1].private_state.version(each), types)
         kept = _last.get(self)
         if kept is None or kept[0] != key:
             _last[self] = kept = (key, self._select(ids, own))

@@ -274,13 +274,11 @@ class Layer(nn.Module):
         dim = self.rows_at(x, rows)
         if x.ndim == 2:  # stacked contexts take it as it is
             return context.bind(x)
+        if x.ndim == 3 and dim == 0:
+            return context.by_row().bind(x)
         front = x.movedim(dim, 0)
-        return (
-            context.by_row()
-            .bind(front.reshape(rows, -1, x.shape[-1]))
-            .reshape(front.shape)
-            .movedim(0, dim)
-        )
+        flat = front.reshape(rows, -1, x.shape[-1])
+        return context.by_row().bind(flat).reshape(front.shape).movedim(0, dim)
 
     def product(
         self, selected: Selected, name: str, x: Tensor, rows: int, outputs: slice | None = None
