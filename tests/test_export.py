@@ -8,7 +8,7 @@ import cases
 import onnxruntime
 import pytest
 import torch
-from checks import randomise_private
+from checks import randomise_private, rows_one_by_one
 from networks import Relative, cnn, mlp
 from torch import nn
 
@@ -59,11 +59,20 @@ def superposed(network, family="binary", **options):
     return randomise_private(sp.superpose(network(), family, tasks=4, **options)).eval()
 
 
+def probed(model, x, task):
+    """After a mixed batch, by which it is known how such batches are computed."""
+    model.eval()(x, task=task)
+    return sp.exportable(model)
+
+
 def exported(model, x, task):
-    """A program of any number of rows."""
+    """A program of any number of rows, or, where rows are mapped, of as many as there are in x."""
     first = next(iter(inspect.signature(model.forward).parameters))
+    program = probed(model, x, task)
+    mapped = task.ndim and not model.superposition.knows_direct
     shapes = {first: {0: BATCH}, "task": {0: BATCH} if task.ndim else None}
-    return torch.export.export(sp.exportable(model), (x,), {"task": task}, dynamic_shapes=shapes)
+    shapes = None if mapped else shapes
+    return torch.export.export(program, (x,), {"task": task}, dynamic_shapes=shapes)
 
 
 def assert_same(found, expected):
@@ -73,7 +82,8 @@ def assert_same(found, expected):
 def assert_serves_all_tasks(model, inputs):
     x = inputs(7)
     program = exported(model, inputs(5), ROWS).module()
-    assert_same(program(x, task=OTHERS), model(x, task=OTHERS))
+    rows = 7 if model.superposition.knows_direct else 5
+    assert_same(program(x[:rows], task=OTHERS[:rows]), model(x[:rows], task=OTHERS[:rows]))
     of_one = exported(model, inputs(5), torch.tensor(1)).module()
     for task in model.tasks:
         assert_same(of_one(x, task=torch.tensor(task)), model(x, task=task))
@@ -93,11 +103,19 @@ def test_networks(name):
     assert_serves_all_tasks(superposed(network, **options), inputs)
 
 
+def test_private_tensors_that_are_read_are_mapped():
+    model = superposed(Words, private_layers=["words"])
+    program = exported(model, torch.randint(9, (5, 2)), ROWS).module()
+    assert model.summary().mixed[0].startswith("mapped")
+    x, others = torch.randint(9, (5, 2)), OTHERS[:5]
+    assert_same(program(x, task=others), rows_one_by_one(model, others, x))
+
+
 def test_tasks_keep_their_numbers():
     model = sp.superpose(mlp(), tasks=["a", "b", "c"])
     model.remove_task("b")
     x = torch.randn(2, 12)
-    program = sp.exportable(model)
+    program = probed(model, x, ["c", "a"])
     assert_same(program(x, task=torch.tensor([2, 0])), model(x, task=["c", "a"]))
     for unknown in (1, 3):
         with pytest.raises(IndexError, match="out of range"):
@@ -109,10 +127,10 @@ def test_tasks_keep_their_numbers():
 def test_whole_numbers_that_name_tasks_are_names():
     model = sp.superpose(mlp(), tasks=[1, 2, "three", 5])
     x = torch.randn(3, 12)
-    program = sp.exportable(model)
+    rows = torch.tensor([5, 1, 2])
+    program = probed(model, x, rows)
     for task in (1, 2, 5):
         assert_same(program(x, task=torch.tensor(task)), model(x, task=task))
-    rows = torch.tensor([5, 1, 2])
     assert_same(program(x, task=rows), model(x, task=rows))
     for unknown in (0, 4):
         with pytest.raises(IndexError, match="out of range"):
@@ -178,21 +196,33 @@ def test_only_superposed_models():
         sp.exportable(mlp())
 
 
-def test_what_is_computed_for_each_row_is_refused():
-    model = sp.superpose(Relative(nn.LayerNorm(4)), tasks=4)
+def test_a_batch_that_is_grouped_by_task_is_refused():
+    model = sp.superpose(Relative(nn.LayerNorm(4)), tasks=4, mixed="grouped")
     x = torch.randn(5, 3, 4)
-    with pytest.raises(sp.SuperposeError, match="export it with one task for the batch"):
+    with pytest.raises(sp.SuperposeError, match="it is grouped: .*with one task for the batch"):
         exported(model, x, ROWS)
     of_one = torch.export.export(sp.exportable(model), (x,), {"task": torch.tensor(1)}).module()
     assert_same(of_one(x, task=torch.tensor(2)), model(x, task=2))
 
 
-def test_a_batch_whose_rows_cannot_be_told_is_refused():
-    model = sp.superpose(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), tasks=2)
-    with pytest.raises(sp.SuperposeError, match="say which holds the rows"):
-        torch.export.export(
-            sp.exportable(model), (torch.randn(3, 3, 4),), {"task": torch.tensor([0, 1, 1])}
-        )
+def test_a_batch_whose_way_is_not_known_is_refused():
+    model, x, tasks = superposed(mlp), torch.randn(5, 12), {"task": ROWS}
+    with pytest.raises(sp.SuperposeError, match=r"it is not known yet: run model\.eval\(\)"):
+        torch.export.export(sp.exportable(model), (x,), tasks)
+    model.train()(x, **tasks)  # which may be another way
+    with pytest.raises(sp.SuperposeError, match="it is not known yet"):
+        torch.export.export(sp.exportable(model), (x,), tasks)
+    model.eval()(x, **tasks)
+    program = torch.export.export(sp.exportable(model), (x,), tasks).module()
+    assert_same(program(x, task=ROWS.flip(0)), model(x, task=ROWS.flip(0)))
+
+
+def test_as_many_tokens_as_rows():
+    model = superposed(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+    x, tasks = torch.randn(3, 3, 4), torch.tensor([0, 1, 1])
+    program = torch.export.export(probed(model, x, tasks), (x,), {"task": tasks}).module()
+    others = torch.tensor([3, 0, 2])
+    assert_same(program(x, task=others), rows_one_by_one(model, others, x))
 
 
 @pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
@@ -200,7 +230,7 @@ def test_a_batch_whose_rows_cannot_be_told_is_refused():
 def test_onnx(family, tmp_path):
     model = superposed(cnn, family, conv="channel")
     torch.onnx.export(
-        sp.exportable(model),
+        probed(model, torch.randn(5, 3, 6, 6), ROWS),
         (torch.randn(5, 3, 6, 6),),
         tmp_path / "many.onnx",
         kwargs={"task": ROWS},

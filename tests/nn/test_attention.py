@@ -34,9 +34,16 @@ def test_attention_masks_of_every_kind():
     mixed = extra(x, x, x, task=TASKS, **options)[0]
     each = [extra(*[x[i : i + 1]] * 3, task=int(t), **options)[0] for i, t in enumerate(TASKS)]
     torch.testing.assert_close(mixed, torch.cat(each))
-    by_head = model(q, k, v, task=TASKS, attn_mask=numbers, average_attn_weights=False)[1]
-    expected = model(q, k, v, task=2, attn_mask=numbers, average_attn_weights=False)[1]
-    torch.testing.assert_close(by_head[0], expected[0])
+    for way in ("direct", "mapped", "grouped"):  # the mask is (rows · heads, …)
+        model.mixed = way
+        found = model(q, k, v, task=TASKS, attn_mask=numbers, average_attn_weights=False)
+        for i, task in enumerate(TASKS.tolist()):
+            own = [x[i : i + 1] for x in (q, k, v)]
+            options = {"attn_mask": numbers[2 * i : 2 * i + 2], "average_attn_weights": False}
+            expected = model(*own, task=task, **options)
+            torch.testing.assert_close(tuple(y[i : i + 1] for y in found), expected)
+    with pytest.raises(sp.SuperposeError, match=r"there are 5 tasks, .*\(8, 3, 4\)"):
+        model(q, k, v, task=TASKS, attn_mask=numbers[:8])
 
 
 @pytest.mark.parametrize("need_weights", [True, False])

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import real_family
-from checks import TASKS, randomise_private, rows_one_by_one
+from checks import TASKS, gradients, randomise_private, rows_one_by_one
 from customised import Quadratic, RootMeanSquare
 from torch import nn
 
@@ -41,7 +41,14 @@ class Looks(nn.Module):
         assert isinstance(weight, torch.Tensor)
         assert weight.shape == (6, 7)
         assert weight.size(0) == len(weight) == 6
-        return self.inner(x.to(weight.device, weight.dtype))
+        return self.inner(x.to(weight.dtype))
+
+
+class Moves(Looks):
+    """Goes where a weight is."""
+
+    def forward(self, x):
+        return super().forward(x.to(self.inner.weight.device))
 
 
 @real_family
@@ -62,15 +69,32 @@ def test_a_weight_that_is_read_is_the_tasks(family, bias):
     assert model.inner.weight is model.inner._parameters["weight"]
 
 
-def test_rows_of_many_tasks_cannot_share_a_weight_that_is_read():
-    model = sp.superpose(Reads(), tasks=4)
-    with pytest.raises(sp.SuperposeError, match=r"uses 'inner\.weight' without calling"):
-        model(torch.randn(5, 7), task=TASKS)
+@pytest.mark.parametrize("way", ["mapped", "grouped"])
+def test_a_weight_that_is_read_is_each_rows_own(way):
+    torch.manual_seed(0)
+    model, x = randomise_private(sp.superpose(Reads(), tasks=4, mixed=way)), torch.randn(5, 7)
+    mixed, each = model(x, task=TASKS), rows_one_by_one(model, TASKS, x)
+    torch.testing.assert_close(mixed, each)
+    assert (mixed - model(x, task=1)).abs().amax(1)[TASKS != 1].min() > 1e-2
+    torch.testing.assert_close(gradients(model, mixed), gradients(model, each))
+    assert model.summary().mixed == [way]
 
 
-def test_a_weight_can_be_looked_at_with_rows_of_many_tasks():
-    model, x = randomise_private(sp.superpose(Looks(), tasks=4)), torch.randn(5, 7)
+def test_a_weight_that_is_read_is_not_that_of_all_rows():
+    model, x = sp.superpose(Reads(), tasks=4), torch.randn(5, 7)
+    model(x, task=TASKS)
+    (told,) = model.summary().mixed
+    assert told.startswith("mapped (not direct: the network uses a tensor of a layer without call")
+    model.mixed = "direct"
+    with pytest.raises(sp.SuperposeError, match="'direct' was chosen, and it is not right"):
+        model(x, task=TASKS)
+
+
+@pytest.mark.parametrize(("kind", "way"), [(Looks, "direct"), (Moves, "mapped")])
+def test_a_weight_can_be_looked_at_with_rows_of_many_tasks(kind, way):
+    model, x = randomise_private(sp.superpose(kind(), tasks=4)), torch.randn(5, 7)
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    assert model.summary().mixed[0].startswith(way)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the tracer looks; it hides it itself
@@ -78,13 +102,17 @@ def test_a_weight_that_is_read_is_the_tasks_in_a_compiled_network():
     torch.manual_seed(0)
     x = torch.randn(5, 7)
     norm = nn.Sequential(nn.Linear(7, 6), RootMeanSquare(6), nn.PReLU(), Quadratic(6, 3))
-    for net in (Reads(), norm, Looks()):
+    for net in (Reads(), norm, Moves(), Looks()):
         model = randomise_private(sp.superpose(net, tasks=4))
         run = torch.compile(model.run, fullgraph=True, backend="aot_eager")
         for task in (1, 2):
             torch.testing.assert_close(run(model.selection(task), x), model(x, task=task))
-    with torch.no_grad():
-        torch.testing.assert_close(run(model.selection(TASKS), x), model(x, task=TASKS))
+        compiled = torch.compile(model, backend="aot_eager")
+        with torch.no_grad():
+            each = rows_one_by_one(model, TASKS, x)
+            torch.testing.assert_close(compiled(x, task=TASKS), each)
+    with torch.no_grad():  # the last is direct
+        torch.testing.assert_close(run(model.selection(TASKS), x), each)
 
 
 def test_a_weight_can_be_set_while_a_task_is_chosen():

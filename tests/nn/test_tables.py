@@ -1,8 +1,10 @@
 """Embeddings that each task has for itself."""
 
+import copy
+
 import pytest
 import torch
-from checks import TASKS, gradients, randomise_private, rows_one_by_one
+from checks import TASKS, gradients, randomise_private, rows_one_by_one, whole_state
 from torch import nn
 
 import superpose as sp
@@ -70,8 +72,12 @@ def test_a_table_with_a_largest_norm():
     own = model.private_tensors(2)["words.weight"]
     torch.testing.assert_close(own, plain.words.weight)
     assert own.detach().norm(dim=1).max() < 0.5 + 1e-6
-    with pytest.raises(sp.SuperposeError, match="'words' shortens the entries of its table"):
-        model(IDS, task=TASKS)
+    model = private_tables(max_norm=0.5)
+    alone = copy.deepcopy(model)
+    mixed, each = model(IDS, task=TASKS), rows_one_by_one(alone, TASKS, IDS)
+    torch.testing.assert_close(mixed, each)
+    torch.testing.assert_close(whole_state(model), whole_state(alone))
+    assert (mixed - alone(IDS, task=1)).abs().max() > 1e-2
 
 
 def test_a_table_that_is_shortened_leaves_what_was_used_before_it_as_it_was():

@@ -46,6 +46,8 @@ class Batch:
             dims = [_of_tokens(tensor, rows) for tensor in tensors]
         else:
             where = declared(model, given, len(tensors))
+            if _of_module(model) is not None:
+                tensors, where, rebuild = _by_head(tensors, where, rebuild, rows)
             dims = [_of_rows(t, dim, rows) for t, dim in zip(tensors, where, strict=True)]
         if tensors and not any(dims):
             raise _without_rows(rows, tensors[0])
@@ -108,6 +110,24 @@ def _of_module(module: nn.Module) -> Mapping[str, int | None] | None:
     if isinstance(inner, (nn.Transformer, nn.MultiheadAttention)):
         return dict.fromkeys(SEQUENCES, 0 if inner.batch_first else 1) | MASKS
     return None
+
+
+def _by_head(
+    tensors: list[Tensor], where: list[int | None], rebuild: Rebuild, rows: int
+) -> tuple[list[Tensor], list[int | None], Rebuild]:
+    """Masks of PyTorch's attention may be (rows · heads, …): here they are (rows, heads, …)."""
+    folded = [dim is None and tensor.ndim == 3 for tensor, dim in zip(tensors, where, strict=True)]
+    wrong = next((t for t, own in zip(tensors, folded, strict=True) if own and len(t) % rows), None)
+    if wrong is not None:
+        raise _without_rows(rows, wrong)
+
+    def again(new: list[Tensor]) -> Any:
+        return rebuild([t.flatten(0, 1) if own else t for t, own in zip(new, folded, strict=True)])
+
+    apart = [
+        t.unflatten(0, (rows, -1)) if own else t for t, own in zip(tensors, folded, strict=True)
+    ]
+    return apart, [0 if own else d for d, own in zip(where, folded, strict=True)], again
 
 
 def _of_rows(tensor: Tensor, dim: int | None, rows: int) -> tuple[int, ...]:

@@ -148,7 +148,13 @@ def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[st
 
         together = run(_one_of(by_task, 0), every)
         for index in places[:PROBED]:
-            own = run(_one_of(by_task, 0), index)
+            try:
+                own = run(_one_of(by_task, 0), index)
+            except Exception as error:  # of a network that takes a fixed number of tokens
+                raise SuperposeError(
+                    f"{type(model)._plain.__name__} cannot be run with the tokens of one task "
+                    f"alone ({_reason(error)}): give a task for each row"
+                ) from error
             dims = _row_dims(own, together, len(index), batch.rows)
             if not _same_tokens(together, own, dims, index):
                 raise SuperposeError(
