@@ -239,11 +239,15 @@ def learned(name: str) -> float:
         return list(grads)
 
     mixed = gradients([outputs(model(**inputs, task=TASKS))])
-    rows = gradients([
-        outputs(model(**{n: t[row : row + 1] for n, t in inputs.items()}, task=task))
-        for row, task in enumerate(TASKS)
-    ])
-    return difference(torch.cat([g.flatten() for g in mixed]), torch.cat([g.flatten() for g in rows]))
+    rows = gradients(
+        [
+            outputs(model(**{n: t[row : row + 1] for n, t in inputs.items()}, task=task))
+            for row, task in enumerate(TASKS)
+        ]
+    )
+    return difference(
+        torch.cat([g.flatten() for g in mixed]), torch.cat([g.flatten() for g in rows])
+    )
 
 
 def difference(one: Tensor, other: Tensor) -> float:
