@@ -227,7 +227,7 @@ def learned(name: str) -> float:
     model.train()
     for module in model.modules():
         for part in vars(module):
-            if "dropout" in part and isinstance(getattr(module, part), float):
+            if "drop" in part and isinstance(getattr(module, part), float):
                 setattr(module, part, 0.0)
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -239,11 +239,15 @@ def learned(name: str) -> float:
         return list(grads)
 
     mixed = gradients([outputs(model(**inputs, task=TASKS))])
-    rows = gradients([
-        outputs(model(**{n: t[row : row + 1] for n, t in inputs.items()}, task=task))
-        for row, task in enumerate(TASKS)
-    ])
-    return difference(torch.cat([g.flatten() for g in mixed]), torch.cat([g.flatten() for g in rows]))
+    rows = gradients(
+        [
+            outputs(model(**{n: t[row : row + 1] for n, t in inputs.items()}, task=task))
+            for row, task in enumerate(TASKS)
+        ]
+    )
+    return difference(
+        torch.cat([g.flatten() for g in mixed]), torch.cat([g.flatten() for g in rows])
+    )
 
 
 def difference(one: Tensor, other: Tensor) -> float:

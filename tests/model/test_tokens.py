@@ -190,7 +190,10 @@ class AlongTokens(nn.Module):
 @pytest.mark.parametrize(
     ("between", "says"),
     [
-        (First(nn.LSTM(WIDTH, WIDTH, batch_first=True)), "tokens of different tasks see each other"),
+        (
+            First(nn.LSTM(WIDTH, WIDTH, batch_first=True)),
+            "tokens of different tasks see each other",
+        ),
         (AlongTokens(), "tokens of different tasks see each other"),
         (nn.Conv1d(8, 8, 1), "cannot be run with the tokens of one task alone.*8 channels"),
     ],
