@@ -35,9 +35,10 @@ STORED_BY = {
     "delta": "delta",
     "sum": "sum",
 }
-WHY = {  # by how the error begins
-    "layer": "a layer sees other things than the rows in its first dimension",
-    "the": "uses weights without calling their layers",
+WHY = {  # by what the reason has in it
+    "is given": "a layer sees other things than the rows in its first dimension",
+    "without calling": "uses weights without calling their layers",
+    "": "a layer has a forward pass of its own",
 }
 RECIPE = "hadamard+projection"
 FAMILIES = ["hadamard", "rotation", "phase", "complex", "onepower", "binary", "standard"]
@@ -94,7 +95,7 @@ def learning() -> str:
 def zoo() -> str:
     """Architectures of `transformers`, and what became of them."""
     lines = [
-        "| architecture | weights bound | shared, beside embeddings | one task per row | packed "
+        "| architecture | weights bound | shared, beside embeddings | mixed batches | packed "
         "| exported |",
         "|---|---|---|---|---|---|",
     ]
@@ -106,16 +107,15 @@ def zoo() -> str:
         other = [name for name in sorted(last) if not re.search(r"emb|^w[tp]e$|shared", name)]
         shared = [f"`{name}`" for name in other]
         shared += ["a convolution with `weight_norm`"] if normed else []
-        alike = "yes" if row["why"] is None else f"no: {WHY[row['why'].split()[0]]}"
-        packed = (
-            "yes"
-            if row["delta"] is not None
-            else f"no: `{row['delta_why'].split()[0]}` cannot keep a base"
-        )
-        if row.get("delta_rows_why") and row["why"] is None:
-            packed = f"one task at a time: {WHY[row['delta_rows_why'].split()[0]]}"
+        name, _, reason = row["way"].partition(" ")
+        because = next(told for part, told in WHY.items() if part in reason.partition(";")[0])
+        mixed = f"{name}: {because}" if reason else name
+        if row["delta"] is None:
+            packed = f"no: `{row['delta_why'].split()[0]}` cannot keep a base"
+        else:
+            packed = f"yes, {row['delta_way'].split()[0]}"
         exported = "one task at a time" if row["exported_rows"] is None else "yes"
-        cells = (row["name"], str(row["bound"]), ", ".join(shared), alike, packed, exported)
+        cells = (row["name"], str(row["bound"]), ", ".join(shared), mixed, packed, exported)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

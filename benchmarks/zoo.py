@@ -227,7 +227,7 @@ def learned(name: str) -> float:
     model.train()
     for module in model.modules():
         for part in vars(module):
-            if "dropout" in part and isinstance(getattr(module, part), float):
+            if "drop" in part and isinstance(getattr(module, part), float):
                 setattr(module, part, 0.0)
         if isinstance(module, nn.Dropout):
             module.p = 0.0

@@ -199,7 +199,7 @@ def test_only_superposed_models():
 def test_a_batch_that_is_grouped_by_task_is_refused():
     model = sp.superpose(Relative(nn.LayerNorm(4)), tasks=4, mixed="grouped")
     x = torch.randn(5, 3, 4)
-    with pytest.raises(sp.SuperposeError, match="it is grouped: .*with one task for the batch"):
+    with pytest.raises(sp.SuperposeError, match=r"it is grouped: .*with one task for the batch"):
         exported(model, x, ROWS)
     of_one = torch.export.export(sp.exportable(model), (x,), {"task": torch.tensor(1)}).module()
     assert_same(of_one(x, task=torch.tensor(2)), model(x, task=2))

@@ -67,7 +67,7 @@ class Exportable(nn.Module):
                 "exportable(model), or export it with one task for the batch"
             )
         if found.name == "mapped":
-            return ways.mapped(network, selection, batch, found.dims)
+            return ways.mapped(network, selection, batch, found.dims)[0]
         return network.pass_of(selection, inputs, options)
 
 

@@ -150,7 +150,7 @@ def test_tasks_may_be_numbers_and_chosen_around_the_call():
     assert torch.equal(model(**inputs, task=numbers.numpy()), expected)
     with model.task(numbers):
         assert torch.equal(model(**inputs), expected)
-    with pytest.raises(sp.SuperposeError, match="it is grouped .*without calling the layer"):
+    with pytest.raises(sp.SuperposeError, match=r"it is grouped .*without calling the layer"):
         sp.exportable(model)(**inputs, task=numbers)
     direct, _ = build("linear and norm layers", private="shared")  # none that the network reads
     expected = direct.eval()(**inputs, task=numbers)

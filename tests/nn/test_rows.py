@@ -44,7 +44,7 @@ def test_rows_that_cannot_be_told_apart_raise():
     with pytest.raises(sp.SuperposeError, match=r"there are 3 tasks, .*\(6, 3, 4, 4\)"):
         sp.superpose(nn.Conv2d(3, 2, 1))(torch.randn(6, 3, 4, 4), task=tasks)
     for shape in ((3, 3, 2, 4, 4), (3, 4, 4)):  # no row of it is an input
-        with pytest.raises(RuntimeError, match="conv2d|channels"):
+        with pytest.raises(RuntimeError, match=r"conv2d|channels"):
             sp.superpose(nn.Conv2d(3, 2, 1))(torch.randn(*shape), task=tasks)
     alone = torch.randn(3, 6)
     with pytest.raises(sp.SuperposeError, match=r"there are 3 tasks, .*\(3, 6\)"):

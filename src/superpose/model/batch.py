@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
-from superpose.model.structure import PLAIN, Rebuild, flatten
+from superpose.model.structure import Rebuild, flatten, objects, write
 
 if TYPE_CHECKING:
     from superpose.model.superposed import Superposed
@@ -35,7 +36,7 @@ class Batch:
     rebuild: Rebuild
     rows: int
     tokens: bool  # whether the rows are the tokens of a single row, (1, tokens)
-    has_objects: bool  # such as caches, which a pass writes to
+    objects: list[Any]  # such as caches, which a pass writes to
     kind: Any
 
     @classmethod
@@ -54,9 +55,8 @@ class Batch:
         single = [tuple(bool(size == 1) for size in tensor.shape) for tensor in tensors]
         shapes = tuple(zip(dims, (t.dtype for t in tensors), single, strict=True))
         plain = tuple(x if isinstance(x, (bool, int, str)) else type(x) for x in rest)
-        objects = any(not isinstance(x, PLAIN) for x in rest)
         kind = (tokens, model.training, shapes, plain)
-        return cls(tensors, dims, rebuild, rows, tokens, objects, kind)
+        return cls(tensors, dims, rebuild, rows, tokens, objects(given), kind)
 
     def pairs(self) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
         """Each tensor, and where its rows are."""
@@ -64,8 +64,22 @@ class Batch:
 
     def take(self, index: Tensor) -> tuple[Any, Any]:
         """Inputs and options of some of the rows."""
-        inputs, options = self.rebuild([_taken(*pair, index) for pair in self.pairs()])
+        inputs, options = self.rebuild(
+            [_taken(t, dims, index) if dims else self.common(t) for t, dims in self.pairs()]
+        )
         return inputs, options
+
+    def common(self, tensor: Tensor) -> Tensor:
+        """A tensor that is for all rows; a copy if an object may have it, which passes write to."""
+        return tensor.clone() if self.objects else tensor
+
+    def returned(self, value: Any, left: list[Any]) -> Any:
+        """What a network returns, with the objects that it was given as it left their copies."""
+        pairs = list(zip(self.objects, left, strict=True))
+        for own, copied in pairs:
+            write(own, copied)
+        same = {id(copied): own for own, copied in pairs}
+        return tree_map(lambda leaf: same.get(id(leaf), leaf), value)
 
     def some(self, index: Tensor, generator: torch.Generator) -> Batch:
         """A batch of a few rows, with noise for numbers that are all the same, or not finite."""

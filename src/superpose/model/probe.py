@@ -19,7 +19,7 @@ from superpose.errors import SuperposeError
 from superpose.model.batch import Batch
 from superpose.model.still import kept_by, still
 from superpose.model.structure import flatten
-from superpose.model.ways import Dims, Way, mapped
+from superpose.model.ways import Dims, Way, mapped, passed
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.convert import AUTO, WAYS
 from superpose.nn.layer import Layer
@@ -87,6 +87,7 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
     places = _spread(batch.rows, count)
     compared = _spread(count, min(PROBED, count)).tolist()
     every = torch.arange(count)
+    rounding = _rounding(model, batch)
     why: list[str] = []
     with still(model) as generator:
         by_row = _apart(model.selection_of(tasks), generator)
@@ -94,13 +95,13 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
 
         def run(selection: Selection, rows: Tensor) -> list[Tensor]:
             inputs, options = some.take(rows)
-            return flatten(model.pass_of(selection, inputs, options))[0]
+            return flatten(passed(model, selection, inputs, options))[0]
 
         first = _one_of(by_row, 0)
         each = {row: run(_one_of(by_row, row), every[row : row + 1]) for row in compared}
         together, last = run(first, every), run(first, every[-1:])
         dims = _row_dims(each[0], together, 1, count)
-        if not _agree(together, dims, {0: each[0], count - 1: last}):
+        if not _agree(together, dims, {0: each[0], count - 1: last}, rounding):
             raise SuperposeError(
                 f"{type(model)._plain.__name__} gives a row other values when other rows are "
                 "beside it (it computes over the rows, or draws random numbers of its own), so a "
@@ -117,14 +118,14 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
                 )
                 if any(tensor.is_meta for tensor in values):
                     raise SuperposeError("the network returns a tensor that is each row's own")
-                if _agree(values, dims, each):
-                    return _checked(Way(way, "; ".join(why), dims), list(each.values()))
+                if _agree(values, dims, each, rounding):
+                    return _checked(Way(way, "; ".join(why), dims), list(each.values()), rounding)
                 why.append(f"not {way}: rows meet in it")
             except Exception as error:  # whatever a network does with rows where it has none
                 why.append(f"not {way}: {_reason(error)}")
     if "grouped" not in ways:
         raise SuperposeError(f"the way {ways[0]!r} was chosen, and it is not right: {why[0]}")
-    return _checked(Way("grouped", "; ".join(why), dims), list(each.values()))
+    return _checked(Way("grouped", "; ".join(why), dims), list(each.values()), rounding)
 
 
 def _spread(rows: int, count: int) -> Tensor:
@@ -138,13 +139,14 @@ def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[st
     slot = torch.tensor([unique.index(task) for task in tasks])
     places = [(slot == number).nonzero().flatten() for number in range(len(unique))]
     every = torch.arange(batch.rows)
+    rounding = _rounding(model, batch)
     why = ""
     with still(model) as generator:
         by_task = _apart(model.selection_of(unique), generator)
 
         def run(selection: Selection, tokens: Tensor) -> list[Tensor]:
             inputs, options = batch.take(tokens)
-            return flatten(model.pass_of(selection, inputs, options))[0]
+            return flatten(passed(model, selection, inputs, options))[0]
 
         together = run(_one_of(by_task, 0), every)
         for index in places[:PROBED]:
@@ -156,7 +158,7 @@ def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[st
                     f"alone ({_reason(error)}): give a task for each row"
                 ) from error
             dims = _row_dims(own, together, len(index), batch.rows)
-            if not _same_tokens(together, own, dims, index):
+            if not _same_tokens(together, own, dims, index, rounding):
                 raise SuperposeError(
                     "tokens of different tasks see each other, so each cannot have the outputs of "
                     "its own task: keep the texts of a packed row apart (models of transformers "
@@ -167,7 +169,7 @@ def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[st
             try:
                 found = run(Selection(slot.unsqueeze(0), rows), every)
                 if all(
-                    _same_tokens(found, run(_one_of(by_task, number), index), dims, index)
+                    _same_tokens(found, run(_one_of(by_task, number), index), dims, index, rounding)
                     for number, index in enumerate(places[:PROBED])
                 ):
                     return Way("direct", why, dims)
@@ -179,9 +181,11 @@ def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[st
     return Way("grouped", why, dims)
 
 
-def _same_tokens(whole: list[Tensor], some: list[Tensor], dims: Dims, index: Tensor) -> bool:
+def _same_tokens(
+    whole: list[Tensor], some: list[Tensor], dims: Dims, index: Tensor, rounding: float
+) -> bool:
     return len(whole) == len(some) and all(
-        dim is None or _close(a.index_select(dim, index.to(a.device)), b)
+        dim is None or _close(a.index_select(dim, index.to(a.device)), b, rounding)
         for a, b, dim in zip(whole, some, dims, strict=True)
     )
 
@@ -210,11 +214,12 @@ def _mapped_quickly(
     return found
 
 
-def _checked(found: Way, each: list[list[Tensor]]) -> Way:
+def _checked(found: Way, each: list[list[Tensor]], rounding: float) -> Way:
     """What a network returns without rows has to be the same for all of them, or of all at once."""
     for place, dim in enumerate(found.dims):
         own = [tensors[place] for tensors in each]
-        if found.name != "direct" and dim is None and not all(_close(own[0], x) for x in own[1:]):
+        same = all(_close(own[0], x, rounding) for x in own[1:])
+        if found.name != "direct" and dim is None and not same:
             raise SuperposeError(
                 f"the network returns a tensor of shape {tuple(own[0].shape)} for all rows, such "
                 f"as a loss, which a mixed batch that is {found.name} cannot give: compute it from "
@@ -265,17 +270,29 @@ def _row_dims(some: list[Tensor], all_: list[Tensor], few: int, many: int) -> Di
     return tuple(dims)
 
 
-def _agree(values: list[Tensor], dims: Dims, rows: dict[int, list[Tensor]]) -> bool:
+def _agree(
+    values: list[Tensor], dims: Dims, rows: dict[int, list[Tensor]], rounding: float
+) -> bool:
     """Whether these rows have the values that they have alone."""
     return len(values) == len(dims) and all(
-        _close(value.select(dim, row), alone[place].select(dim, 0))
+        _close(value.select(dim, row), alone[place].select(dim, 0), rounding)
         for row, alone in rows.items()
         for place, (value, dim) in enumerate(zip(values, dims, strict=True))
         if dim is not None
     )
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def _rounding(model: Superposed, batch: Batch) -> float:
+    """How much of the largest value is rounding: by the least precise numbers in the network."""
+    tensors = (*model.parameters(), *model.buffers(), *batch.tensors)
+    kinds = {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
+    for device in {t.device.type for t in tensors} - {"meta"}:
+        if torch.is_autocast_enabled(device):
+            kinds.add(torch.get_autocast_dtype(device))
+    return max((torch.finfo(kind).eps for kind in kinds), default=0.0) ** 0.5
+
+
+def _close(a: Tensor, b: Tensor, rounding: float) -> bool:
     """Equal but for rounding: rows in the wrong place differ by as much as the values are large."""
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False
@@ -283,5 +300,5 @@ def _close(a: Tensor, b: Tensor) -> bool:
         return torch.equal(a, b)
     finite = b[b.isfinite()].abs()
     size = float(finite.max()) if finite.numel() else 0.0
-    slack = torch.finfo(a.dtype).eps ** 0.5 * size
+    slack = max(rounding, torch.finfo(a.dtype).eps ** 0.5) * size
     return torch.allclose(a, b, rtol=0, atol=slack, equal_nan=True)

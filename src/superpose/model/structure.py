@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, nn.Module)
 
@@ -25,7 +25,8 @@ def flatten(value: Any) -> tuple[list[Tensor], list[Any], Rebuild]:
     ([3], {'x': tensor([0., 0.]), 'n': 3})
     """
     leaves, tree = tree_flatten(value)
-    found = [leaf if isinstance(leaf, Tensor) else list(_inside(leaf, set())) for leaf in leaves]
+    seen: set[int] = set()
+    found = [leaf if isinstance(leaf, Tensor) else list(_inside(leaf, seen)) for leaf in leaves]
     tensors: list[Tensor] = []
     for one in found:
         tensors += [one] if isinstance(one, Tensor) else one
@@ -34,16 +35,32 @@ def flatten(value: Any) -> tuple[list[Tensor], list[Any], Rebuild]:
     def rebuild(new: list[Tensor]) -> Any:
         given = iter(new)
         made: list[Any] = []
+        copied: dict[int, Any] = {}  # so that one object, found twice, stays one
         for leaf, one in zip(leaves, found, strict=True):
             if isinstance(one, Tensor):
                 made.append(next(given))
-            elif one:
-                made.append(copy.deepcopy(leaf, {id(tensor): next(given) for tensor in one}))
             else:
-                made.append(leaf if isinstance(leaf, PLAIN) else _copied(leaf))
+                copied |= {id(tensor): next(given) for tensor in one}
+                made.append(leaf if isinstance(leaf, PLAIN) else _copied(leaf, copied))
         return tree_unflatten(made, tree)
 
     return tensors, rest, rebuild
+
+
+def objects(value: Any) -> list[Any]:
+    """The leaves that are no tensors and that a pass may write to, such as caches."""
+    return [
+        x for x in tree_leaves(value) if not isinstance(x, (Tensor, *PLAIN)) and not callable(x)
+    ]
+
+
+def write(old: Any, new: Any) -> None:
+    """Let an object be as its copy is, if their tensors differ."""
+    before, after = list(_inside(old, set())), list(_inside(new, set()))
+    same = len(before) == len(after) and all(map(torch.equal, before, after))
+    if not same and hasattr(old, "__dict__"):
+        vars(old).clear()
+        vars(old).update(vars(new))
 
 
 def _inside(value: Any, seen: set[int]) -> Iterator[Tensor]:
@@ -61,9 +78,9 @@ def _inside(value: Any, seen: set[int]) -> Iterator[Tensor]:
         yield from _inside(part, seen)
 
 
-def _copied(value: Any) -> Any:
-    """A copy, because an empty cache is filled in place; or itself, if it cannot be copied."""
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """A copy, because a cache is filled in place; or itself, if it cannot be copied."""
     try:
-        return copy.deepcopy(value)
+        return copy.deepcopy(value, memo)
     except (TypeError, RuntimeError):
         return value

@@ -277,12 +277,12 @@ class Superposed(nn.Module):
     def _in_turn(self, ids: Ids, inputs: Any, options: Any, error: NotDirect | None = None) -> Any:
         """A mixed batch that is mapped or grouped, or that turned out not to be direct."""
         batch, each = self._batch(ids, inputs, options)
-        if error is not None and batch.has_objects:  # the pass that failed may have written to them
+        if error is not None and batch.objects:  # the pass that failed may have written to them
             raise error
         found = probe.find(self, batch, each, self.mixed)
         if found.name == "mapped":
-            return ways.mapped(self, self.selection_of(ids), batch, found.dims)
-        return ways.grouped(self, each, batch, found.dims)
+            return batch.returned(*ways.mapped(self, self.selection_of(ids), batch, found.dims))
+        return batch.returned(*ways.grouped(self, each, batch, found.dims))
 
     def _batch(self, ids: Ids, inputs: Any, options: Any) -> tuple[Batch, list[int]]:
         assert not isinstance(ids, int)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from superpose.model.batch import Batch
-from superpose.model.structure import Rebuild, flatten
+from superpose.model.structure import Rebuild, flatten, objects
 from superpose.nn.selection import Selection
 
 if TYPE_CHECKING:
@@ -35,8 +35,13 @@ class Way:
         return f"{self.name} ({self.why})" if self.why else self.name
 
 
+def passed(model: Superposed, selection: Selection, inputs: Any, options: Any) -> tuple[Any, Any]:
+    """What a pass returns, and the objects that it was given, which it may have written to."""
+    return model.pass_of(selection, inputs, options), objects((inputs, options))
+
+
 def mapped(model: Superposed, selection: Selection, batch: Batch, dims: Dims) -> Any:
-    """The pass of one row, mapped over the rows and over what their tasks have."""
+    """The pass of one row, mapped over the rows and over what their tasks have; as `passed`."""
     from torch.nn.attention import SDPBackend, sdpa_kernel  # not when superpose is imported
 
     rebuild: list[Rebuild] = []
@@ -44,9 +49,9 @@ def mapped(model: Superposed, selection: Selection, batch: Batch, dims: Dims) ->
     def of_row(layers: Any, *row: Tensor) -> tuple[Tensor, ...]:
         own = iter(row)
         inputs, options = batch.rebuild(
-            [next(own).unsqueeze(dims[0]) if dims else t for t, dims in batch.pairs()]
+            [next(own).unsqueeze(dims[0]) if dims else batch.common(t) for t, dims in batch.pairs()]
         )
-        found, _, again = flatten(model.pass_of(Selection(None, layers), inputs, options))
+        found, _, again = flatten(passed(model, Selection(None, layers), inputs, options))
         rebuild.append(again)
         return tuple(t if d is None else t.squeeze(d) for t, d in zip(found, dims, strict=True))
 
@@ -64,14 +69,14 @@ def mapped(model: Superposed, selection: Selection, batch: Batch, dims: Dims) ->
 
 
 def grouped(model: Superposed, tasks: list[int], batch: Batch, dims: Dims) -> Any:
-    """One pass for each task, its rows put back where they were."""
+    """One pass for each task, its rows put back where they were; as `passed`."""
     places: dict[int, list[int]] = {}
     for place, task in enumerate(tasks):
         places.setdefault(task, []).append(place)
     parts: list[list[Tensor]] = []
     for task, rows in places.items():
         inputs, options = batch.take(torch.tensor(rows))
-        found, _, rebuild = flatten(model.pass_of(model.selection_of(task), inputs, options))
+        found, _, rebuild = flatten(passed(model, model.selection_of(task), inputs, options))
         parts.append(found)
     order = torch.tensor([place for rows in places.values() for place in rows]).argsort()
     whole = []

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from superpose.contexts import Context
 from superpose.errors import SuperposeError
@@ -121,6 +122,12 @@ def same_task() -> tuple[AbstractContextManager[None], AbstractContextManager[No
     >>> checkpoint(torch.sin, torch.ones(1), use_reentrant=False, context_fn=same_task)
     tensor([0.8415])
     """
+    selection, mapped = active.selection, torch._C._functorch.is_batchedtensor
+    if selection is not None and any(map(mapped, tree_leaves(selection.layers))):
+        raise SuperposeError(
+            "activations that are computed again cannot be mapped over rows: switch them on before "
+            'the first mixed batch, or choose model.mixed = "grouped"'
+        )
     return nullcontext(), Again(active.selection)
 
 

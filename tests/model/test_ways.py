@@ -1,0 +1,194 @@
+"""The ways of computing a mixed batch: each gives the values and gradients of rows alone."""
+
+import copy
+
+import pytest
+import torch
+from cases import every_family
+from checks import gradients, randomise_private, rows_one_by_one
+from networks import cnn, mlp, nets
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import superpose as sp
+
+TASKS = [2, 0, 1, 2, 3, 0]
+ways = pytest.mark.parametrize("way", ["direct", "mapped", "grouped"])
+
+
+def assert_rows_as_alone(model, x, tasks=TASKS):
+    mixed, each = model(x, task=tasks), rows_one_by_one(model, tasks, x)
+    torch.testing.assert_close(mixed, each)
+    found, expected = gradients(model, mixed), gradients(model, each)
+    assert found.keys() == expected.keys()
+    assert any(" of " in name for name in found)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    flipped = model(x, task=tasks[::-1])
+    assert (mixed - flipped).abs().max() > 1e-3
+
+
+@ways
+@every_family
+def test_every_family(family, way):
+    model = randomise_private(sp.superpose(mlp(), family, tasks=4, mixed=way))
+    assert_rows_as_alone(model, torch.randn(6, 12))
+    assert model.summary().mixed == [way]
+
+
+@ways
+@pytest.mark.parametrize("conv", ["kernel", "channel"])
+def test_convolutions_and_norms(conv, way):
+    model = randomise_private(sp.superpose(cnn(), tasks=4, mixed=way, conv=conv)).eval()
+    assert_rows_as_alone(model, torch.randn(6, 3, 6, 6))
+
+
+@ways
+def test_learned_contexts(way):
+    model = sp.superpose(mlp(), "rotation", tasks=4, learnable=True, mixed=way)
+    assert_rows_as_alone(randomise_private(model), torch.randn(6, 12))
+
+
+class Named(nn.Module):
+    """Takes and returns structures, and something that is not for any row."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, given, scale=1.0, *, shift=None):
+        x, (y, common) = given["x"], given["pair"]
+        hidden = self.inner(x + y.unsqueeze(1)).tanh() * common * scale
+        out = self.outer(hidden if shift is None else hidden + shift)
+        return {"out": out, "both": (hidden.mean(1), [hidden.transpose(0, 1)]), "kind": "named"}
+
+
+@ways
+def test_what_is_given_and_returned_may_be_a_structure(way):
+    torch.manual_seed(0)
+    model = randomise_private(sp.superpose(Named(), tasks=4, mixed=way))
+    x, y, common = torch.randn(6, 6, 6), torch.randn(6, 6), torch.randn(1, 1, 8)
+    shift = torch.randn(6, 1, 8)
+
+    def run(rows, task):
+        given = {"x": x[rows], "pair": (y[rows], common)}
+        return model(given, 0.5, shift=shift[rows], task=task)
+
+    mixed = run(slice(None), TASKS)
+    alone = [run(slice(row, row + 1), task) for row, task in enumerate(TASKS)]
+    assert mixed["kind"] == "named"
+    torch.testing.assert_close(mixed["out"], torch.cat([one["out"] for one in alone]))
+    torch.testing.assert_close(mixed["both"][0], torch.cat([one["both"][0] for one in alone]))
+    torch.testing.assert_close(
+        mixed["both"][1][0], torch.cat([one["both"][1][0] for one in alone], 1)
+    )
+    with model.task(TASKS):
+        assert torch.equal(run(slice(None), None)["out"], mixed["out"])
+
+
+class Precise(nn.Module):
+    """Gives single precision, whatever its layers compute in."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)])
+
+    def forward(self, x):
+        return self.net(x).float()
+
+
+@pytest.mark.parametrize("way", ["auto", "direct", "grouped"])
+@pytest.mark.parametrize("autocast", [True, False])
+def test_low_precision(autocast, way):
+    torch.manual_seed(0)
+    net = Precise() if autocast else Precise().bfloat16()
+    model = randomise_private(sp.superpose(net, tasks=4, mixed=way))
+    x = torch.randn(6, 5, 64).to(next(net.parameters()).dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        mixed, each = model(x, task=TASKS), rows_one_by_one(model, TASKS, x)
+    assert mixed.dtype == each.dtype == torch.float32
+    size = each.abs().max()
+    assert (mixed - each).abs().max() < 0.03 * size
+    assert (mixed - model(x, task=1).float()).abs().max() > 0.3 * size
+
+
+class Again(nn.Module):
+    """Computes its activations again in the backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.scale = nn.Linear(6, 8), nn.Linear(8, 3), nn.LayerNorm(8)
+
+    def forward(self, x):
+        inner = checkpoint(
+            lambda x: self.scale(self.first(x)).tanh(),
+            x,
+            use_reentrant=False,
+            context_fn=sp.same_task,
+        )
+        return self.last(inner)
+
+
+@pytest.mark.parametrize("way", ["direct", "grouped"])
+def test_activations_that_are_computed_again(way):
+    torch.manual_seed(0)
+    model = randomise_private(sp.superpose(Again(), tasks=4, mixed=way))
+    assert_rows_as_alone(model, torch.randn(6, 6))
+
+
+def test_activations_that_are_computed_again_are_not_mapped():
+    model = sp.superpose(Again(), tasks=4, mixed="mapped")
+    with pytest.raises(sp.SuperposeError, match="computed again cannot be mapped over rows"):
+        model(torch.randn(6, 6), task=TASKS)
+
+
+@pytest.mark.parametrize("way", ["auto", "grouped"])
+def test_random_pairing(way):
+    packed = sp.pack(nets(), method="delta", random_pairing=True)
+    packed.mixed = way
+    x, tasks = torch.randn(4, 12), ["c", "a", "b", "a"]
+    mixed = packed(x, task=tasks)
+    torch.testing.assert_close(mixed, rows_one_by_one(packed, tasks, x))
+    assert (mixed - packed(x, task=tasks[::-1])).abs().max() > 1e-2
+
+
+@ways
+def test_dropout_differs_from_row_to_row(way):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 64, bias=False))
+    model = sp.superpose(net, "identity", tasks=4, mixed=way)
+    x = torch.randn(1, 6).expand(4, 6).contiguous()
+    y = model(x, task=[0, 1, 2, 3])
+    assert min((y[i] - y[j]).abs().max() for i in range(4) for j in range(i)) > 1e-3
+    assert (y - model(x, task=[0, 1, 2, 3])).abs().max() > 1e-3
+    state = torch.get_rng_state()
+    fresh = copy.deepcopy(model)
+    fresh.superposition.ways.clear()
+    fresh(x, task=[0, 1, 2, 3])
+    after = torch.get_rng_state()
+    torch.set_rng_state(state)
+    model(x, task=[0, 1, 2, 3])
+    assert torch.equal(torch.get_rng_state(), after), "finding out the way draws no numbers"
+
+
+def test_a_way_that_does_not_exist():
+    with pytest.raises(sp.SuperposeError, match="quickly"):
+        sp.superpose(mlp(), mixed="quickly")
+    model = sp.superpose(mlp())
+    with pytest.raises(sp.SuperposeError, match="quickly"):
+        model.mixed = "quickly"
+
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.linear(x - x.mean(0))
+
+
+@pytest.mark.parametrize("way", ["auto", "direct", "mapped", "grouped"])
+def test_rows_that_change_each_other_are_an_error(way):
+    model = sp.superpose(Centred(), tasks=4, mixed=way)
+    with pytest.raises(sp.SuperposeError, match="other values when other rows are beside it"):
+        model(torch.randn(6, 6), task=TASKS)
