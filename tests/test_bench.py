@@ -1,5 +1,6 @@
 """`superpose bench`: ratios that are ratios, and a check that fails when it should."""
 
+import copy
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +10,8 @@ import torch
 
 import superpose as sp
 from superpose.cli.bench import Bench
-from superpose.experiments import bench
+from superpose.experiments import bench, many_tasks
+from superpose.experiments.many_tasks import ManyTasks
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def pair(monkeypatch):
         return lambda: now.__setitem__(0, now[0] + seconds)
 
     def make(action, baseline, goal, rounds=9):
-        return bench.Comparison("a", "b", goal, taking(action), taking(baseline), rounds)
+        return bench.Comparison("a", "b", goal, rounds, lambda: (taking(action), taking(baseline)))
 
     return make
 
@@ -31,12 +33,9 @@ def pair(monkeypatch):
 def test_a_ratio_is_the_median_of_interleaved_rounds(pair):
     order = []
     slow = pair(0.004, 0.002, goal=1.5, rounds=4)
-    noted = replace(
-        slow,
-        action=lambda: (order.append("a"), slow.action()),
-        baseline=lambda: (order.append("b"), slow.baseline()),
-    )
-    bench.measure(noted)
+    action, baseline = slow.make()
+    noted = (lambda: (order.append("a"), action()), lambda: (order.append("b"), baseline()))
+    bench.measure(replace(slow, make=lambda: noted))
     assert order == ["a", "b"] * bench.WARM_UP + ["b", "a", "a", "b", "b", "a", "a", "b"]
     measured = bench.measure(pair(0.004, 0.002, goal=1.5))
     assert measured.ratio == pytest.approx(2)
@@ -47,30 +46,94 @@ def test_a_ratio_is_the_median_of_interleaved_rounds(pair):
 
 def test_every_row_of_the_table_runs():
     rows = list(bench.comparisons(torch.device("cpu"), rounds=1))
-    assert len(rows) == 13
+    assert len(rows) == 17
     for row in rows:
         if "ResNet" not in row.name and "rotation" not in row.name:  # those take seconds
-            row.action()
-            row.baseline()
-    assert bench.conversion()["megabytes_above_plain"] < 10
+            for action in row.make():
+                action()
     assert bench.memory()["share_of_64_models"] < 1 / 60
 
 
+def row_named(*words):
+    rows = bench.comparisons(torch.device("cpu"), 1)
+    return next(row for row in rows if all(word in row.name for word in words))
+
+
 def test_the_mixed_batch_of_the_benchmark_is_the_models_answer():
-    comparison = next(c for c in bench.comparisons(torch.device("cpu"), 1) if "128 rows" in c.name)
     x = torch.randn(128, 784, generator=torch.Generator().manual_seed(0))
     models = [sp.models.MLP(784, 8, 10).eval() for _ in range(64)]
     tasks = torch.arange(128) % 64
     grouped = bench._grouped(models, x, tasks)()
     torch.testing.assert_close(grouped[70], models[6](x[70:71])[0])
-    assert comparison.action().shape == comparison.baseline().shape == (128, 10)
+    mixed, plain = row_named("128 rows").make()
+    assert mixed().shape == plain().shape == (128, 10)
+
+
+def test_texts_are_as_long_as_said_and_differ_between_tasks():
+    many, plain = row_named("generating", "of 16 tasks").make()
+    one, _ = row_named("generating", "of one task").make()
+    assert many().shape == one().shape == plain().shape == (16, 8 + 16)
+    assert not torch.equal(many()[:, 8:], plain()[:, 8:])
+
+
+@pytest.fixture(params=["MLP", "ResNet-18"])
+def several(request, tmp_path):
+    """Few tasks of small networks, with norms and without."""
+    torch.manual_seed(0)
+    if request.param == "MLP":
+        return ManyTasks("MLP", lambda: sp.models.MLP(12, 8, 10), 3, torch.randn(6, 12), tmp_path)
+    images = torch.randn(6, 3, 8, 8)
+    return ManyTasks("ResNet-18", lambda: sp.models.ResNet18(width=4), 3, images, tmp_path)
+
+
+def test_every_row_of_many_tasks_runs(several):
+    rows = [*several.comparisons(1), *several.amounts()]
+    assert len({row.name for row in rows}) == 10
+    for row in several.comparisons(1):
+        for action in row.make():
+            action()
+    found = {row.name: row.as_dict() for row in several.amounts()}
+    assert all(row["value"] > 0 for row in found.values() if row["unit"] == "s")
+    assert all(row["low"] <= row["value"] <= row["high"] for row in found.values())
+
+
+def test_learned_tasks_have_all_changed_and_declared_ones_have_not(several):
+    several.learned.eval()
+    for task in range(3):
+        new = several.declared.private_parameters(task)
+        old = several.learned.private_parameters(task)
+        assert all((a != b).all() for a, b in zip(new, old, strict=True))
+    for new in zip(*(several.declared.private_parameters(task) for task in range(3)), strict=True):
+        assert all(torch.equal(new[0], each) for each in new)
+
+
+def test_the_numbers_of_learned_tasks_are_counted(tmp_path):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5))
+    several = ManyTasks("net", lambda: copy.deepcopy(net), 7, torch.randn(3, 4), tmp_path)
+    linear, norm = 4 * 5, 5 * 5 + 2  # a bias, scales, shifts, two statistics; a count of 8 bytes
+    assert several.numbers() == 4 * (linear + norm) + 7 * 4 * norm
+    name = "file, net, 7 tasks learned"
+    row = next(row for row in several.amounts() if row.name == name)
+    size = several._save(several.learned).stat().st_size
+    assert row.as_dict()["value"] == pytest.approx(size / several.numbers())
+    before = several.learned.state_dict()
+    counts = [value for name, value in before.items() if "num_batches" in name]
+    assert max(int(count) for count in counts) == 1
+
+
+def test_memory_is_counted_once():
+    net = torch.nn.Linear(4, 5, bias=False)
+    net.register_buffer("view", net.weight.detach()[1:])
+    assert many_tasks.held(net) == 4 * 4 * 5
 
 
 @pytest.fixture
 def quick(monkeypatch, pair):
-    def replace(*pairs):
+    def replace(*pairs, amounts=()):
+        many = SimpleNamespace(comparisons=lambda rounds: (), amounts=lambda: amounts)
+        monkeypatch.setattr(many_tasks, "networks", lambda device, folder: [many])
         monkeypatch.setattr(bench, "comparisons", lambda device, rounds: iter(pairs))
-        monkeypatch.setattr(bench, "imports", lambda: bench.measure(pair(0.001, 0.001, 5.0, 3)))
+        monkeypatch.setattr(bench, "imports", lambda: pair(0.001, 0.001, 5.0, 3))
         monkeypatch.setattr(bench, "first_use", lambda: {"binary": 0.1})
 
     return replace
@@ -84,11 +147,44 @@ def test_the_command_writes_json_and_check_fails_on_a_clear_miss(quick, pair, tm
     assert printed == json.loads(out.read_text())
     assert [row["met"] for row in printed["rows"]] == [False, True]
     assert "**missed**" in bench.table(printed)
-    with pytest.raises(sp.SuperposeError, match="slower than their goals: a"):
+    with pytest.raises(sp.SuperposeError, match="past their goals: a"):
         Bench(rounds=5, check=True).run()
     assert "1.1" in capsys.readouterr().out
     quick(pair(0.001, 0.004, goal=1.1))
     Bench(rounds=5, check=True).run()
+
+
+def test_seconds_and_bytes_have_goals_too(quick, capsys):
+    fine = bench.Amount("saving", "–", "s", 3, lambda: [1.0, 2.0, 2.5])
+    large = bench.Amount("file", "its numbers", "", 1.01, lambda: [1.2])
+    quick(amounts=(fine, large))
+    with pytest.raises(sp.SuperposeError, match=r"past their goals: file$"):
+        Bench(check=True, json=True).run()
+    told = bench.table(json.loads(capsys.readouterr().out))
+    assert "| saving | – | ≤ 3 s | 2 s | 1–2.5 |" in told
+    assert "| file | its numbers | ≤ 1.01 | 1.2 **missed** | |" in told
+
+
+def test_rows_are_measured_alone(quick, pair, capsys):
+    def never():
+        raise AssertionError("made, though it is not wanted")
+
+    unwanted = replace(pair(1, 1, 1.0), name="b", make=never)
+    unseen = bench.Amount("c", "–", "s", 3, never)
+    quick(replace(pair(0.004, 0.001, 1.1), name="training, MLP"), unwanted, amounts=(unseen,))
+    Bench(only=("MLP", "nothing"), json=True).run()
+    found = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in found["rows"]] == ["training, MLP"]
+    assert found["amounts"] == []
+    with pytest.raises(sp.SuperposeError, match="--only LLama: no row has such a name"):
+        Bench(only=("LLama",)).run()
+
+
+def test_what_lacks_a_package_is_told(quick, pair, capsys):
+    quick(replace(pair(0.004, 0.001, 1.1), needs="no_such_package"))
+    Bench(rounds=1, check=True).run()
+    told = " ".join(capsys.readouterr().out.split())
+    assert "not measured: a: no_such_package is not installed (pip install no_such_package)" in told
 
 
 def test_bad_options():
