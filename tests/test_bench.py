@@ -81,7 +81,9 @@ def several(request, tmp_path):
     """Few tasks of small networks, with norms and without."""
     torch.manual_seed(0)
     if request.param == "MLP":
-        return ManyTasks("MLP", lambda: sp.models.MLP(12, 8, 10), 3, torch.randn(6, 12), tmp_path)
+        return ManyTasks(
+            "MLP", lambda: sp.models.MLP(12, 8, 10, bias=True), 3, torch.randn(6, 12), tmp_path
+        )
     images = torch.randn(6, 3, 8, 8)
     return ManyTasks("ResNet-18", lambda: sp.models.ResNet18(width=4), 3, images, tmp_path)
 
@@ -98,13 +100,15 @@ def test_every_row_of_many_tasks_runs(several):
 
 
 def test_learned_tasks_have_all_changed_and_declared_ones_have_not(several):
-    several.learned.eval()
-    for task in range(3):
-        new = several.declared.private_parameters(task)
-        old = several.learned.private_parameters(task)
-        assert all((a != b).all() for a, b in zip(new, old, strict=True))
-    for new in zip(*(several.declared.private_parameters(task) for task in range(3)), strict=True):
-        assert all(torch.equal(new[0], each) for each in new)
+    for model, same in ((several.declared, True), (several.learned, False)):
+        first, *others = (model.private_parameters(task) for task in range(3))
+        assert first
+        for other in others:
+            found = [
+                (a == b).all() if same else (a != b).any()
+                for a, b in zip(first, other, strict=True)
+            ]
+            assert all(found)
 
 
 def test_the_numbers_of_learned_tasks_are_counted(tmp_path):
@@ -116,9 +120,7 @@ def test_the_numbers_of_learned_tasks_are_counted(tmp_path):
     row = next(row for row in several.amounts() if row.name == name)
     size = several._save(several.learned).stat().st_size
     assert row.as_dict()["value"] == pytest.approx(size / several.numbers())
-    before = several.learned.state_dict()
-    counts = [value for name, value in before.items() if "num_batches" in name]
-    assert max(int(count) for count in counts) == 1
+    assert sp.unsuperpose(several.learned, 6)[1].num_batches_tracked == 1
 
 
 def test_memory_is_counted_once():

@@ -146,7 +146,11 @@ def networks(device: torch.device, folder: Path) -> list[ManyTasks]:
     images, rows = (
         torch.randn(size, generator=generator).to(device) for size in ((64, 3, 32, 32), (128, 784))
     )
+
+    def mlp() -> nn.Module:
+        return sp.models.MLP(784, 256, 10, bias=True)  # each task has its own
+
     return [
         ManyTasks("ResNet-18 width 32", lambda: sp.models.ResNet18(width=32), 1000, images, folder),
-        ManyTasks("MLP 2×256", lambda: sp.models.MLP(784, 256, 10), 10_000, rows, folder),
+        ManyTasks("MLP 2×256 with biases", mlp, 10_000, rows, folder),
     ]
