@@ -144,7 +144,7 @@ def networks(device: torch.device, folder: Path) -> list[ManyTasks]:
     """A ResNet-18 with 1,000 tasks, an MLP with 10,000."""
     generator = torch.Generator().manual_seed(0)
     images, rows = (
-        torch.randn(size, generator=generator).to(device) for size in ((64, 3, 32, 32), (128, 784))
+        torch.randn(size, generator=generator).to(device) for size in ((16, 3, 32, 32), (128, 784))
     )
 
     def mlp() -> nn.Module:
