@@ -72,6 +72,40 @@ def families() -> str:
     return "\n".join(lines)
 
 
+def convolutions() -> str:
+    """iCIFAR with contexts of kernels and of channels, and their difference seed by seed."""
+    names = {
+        "mean_when_learned": "mean, each task just learned",
+        "mean_all": "mean of all, at the end",
+        "first_task": "first task, at the end",
+    }
+    lines = [
+        f"| family | width | tasks × steps | contexts | {' | '.join(names.values())} | seeds |",
+        "|---" * (5 + len(names)) + "|",
+    ]
+    lengths = {"5 × 1000": "s1000-e500", "3 × 300": "t3-s300-e150"}
+    for length, family, width in itertools.product(lengths, ("binary", "hadamard"), (16, 32)):
+        kernel, channel = (
+            of_icifar(f"{family}-w{width}{conv}-{lengths[length]}")
+            for conv in ("", "-conv-channel")
+        )
+        seeds = sorted(kernel.keys() & channel.keys())
+        if not seeds:
+            continue
+        change = {k: {name: channel[k][name] - kernel[k][name] for name in names} for k in seeds}
+        for told_as, found in {"kernel": kernel, "channel": channel, "difference": change}.items():
+            cells = [told([100 * found[seed][name] for seed in seeds]) for name in names]
+            what = f"{family} | {width} | {length} | {told_as}"
+            lines.append(f"| {what} | {' | '.join(cells).replace('-', '−')} | {len(seeds)} |")
+    return "\n".join(lines)
+
+
+def of_icifar(folder: str) -> dict[str, dict[str, Any]]:
+    """Results of finished runs by seed."""
+    paths = (ROOT / "results/runs/icifar" / folder).glob("seed-*/result.json")
+    return {path.parent.name: json.loads(path.read_text()) for path in paths}
+
+
 def learning() -> str:
     """Permuting MNIST, ten tasks, 256 units: networks, penalties and superposition."""
     names = {
@@ -273,6 +307,7 @@ TABLES = {
     "speed": speed,
     "first use": first_use,
     "families": families,
+    "convolutions": convolutions,
     "learning": learning,
     "zoo": zoo,
     "theory": theory,

@@ -39,7 +39,8 @@ def mixed_batches() -> list[dict[str, object]]:
         if "training" in row.name or "separate" in row.against:
             continue
         measured = bench.measure(row)
-        pages = [(fresh_pages(row.action), fresh_pages(row.baseline)) for _ in range(ROUNDS)]
+        action, baseline = row.make()
+        pages = [(fresh_pages(action), fresh_pages(baseline)) for _ in range(ROUNDS)]
         mixed, plain = (median(side) for side in zip(*pages, strict=True))
         what = {"name": row.name, "against": row.against, "ratio": measured.ratio}
         found.append(what | {"fresh_pages": mixed, "fresh_pages_against": plain})

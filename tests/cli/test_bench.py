@@ -1,19 +1,23 @@
 """`superpose bench`: it writes JSON, and its check fails when it should."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import superpose as sp
 from superpose.cli.bench import BenchCommand
-from superpose.lab import bench
+from superpose.lab import bench, many_tasks
 
 
 @pytest.fixture
 def quick(monkeypatch, pair):
-    def replace(*pairs):
+    def replace(*pairs, amounts=()):
+        many = SimpleNamespace(comparisons=lambda rounds: (), amounts=lambda: amounts)
+        monkeypatch.setattr(many_tasks, "networks", lambda device, folder: [many])
         monkeypatch.setattr(bench, "comparisons", lambda device, rounds: iter(pairs))
-        monkeypatch.setattr(bench, "imports", lambda: bench.measure(pair(0.001, 0.001, 5.0, 3)))
+        monkeypatch.setattr(bench, "imports", lambda: pair(0.001, 0.001, 5.0, 3))
         monkeypatch.setattr(bench, "first_use", lambda: {"binary": 0.1})
 
     return replace
@@ -27,11 +31,44 @@ def test_the_command_writes_json_and_check_fails_on_a_clear_miss(quick, pair, tm
     assert printed == json.loads(out.read_text())
     assert [row["met"] for row in printed["rows"]] == [False, True]
     assert "**missed**" in bench.table(printed)
-    with pytest.raises(sp.SuperposeError, match="slower than their goals: a"):
+    with pytest.raises(sp.SuperposeError, match="past their goals: a"):
         BenchCommand(rounds=5, check=True).run()
     assert "1.1" in capsys.readouterr().out
     quick(pair(0.001, 0.004, goal=1.1))
     BenchCommand(rounds=5, check=True).run()
+
+
+def test_seconds_and_bytes_have_goals_too(quick, capsys):
+    fine = bench.Amount("saving", "–", "s", 3, lambda: [1.0, 2.0, 2.5])
+    large = bench.Amount("file", "its numbers", "", 1.01, lambda: [1.2])
+    quick(amounts=(fine, large))
+    with pytest.raises(sp.SuperposeError, match=r"past their goals: file$"):
+        BenchCommand(check=True, json=True).run()
+    told = bench.table(json.loads(capsys.readouterr().out))
+    assert "| saving | – | ≤ 3 s | 2 s | 1–2.5 |" in told
+    assert "| file | its numbers | ≤ 1.01 | 1.2 **missed** | |" in told
+
+
+def test_rows_are_measured_alone(quick, pair, capsys):
+    def never():
+        raise AssertionError("made, though it is not wanted")
+
+    unwanted = replace(pair(1, 1, 1.0), name="b", make=never)
+    unseen = bench.Amount("c", "–", "s", 3, never)
+    quick(replace(pair(0.004, 0.001, 1.1), name="training, MLP"), unwanted, amounts=(unseen,))
+    BenchCommand(only=("MLP", "nothing"), json=True).run()
+    found = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in found["rows"]] == ["training, MLP"]
+    assert found["amounts"] == []
+    with pytest.raises(sp.SuperposeError, match="--only LLama: no row has such a name"):
+        BenchCommand(only=("LLama",)).run()
+
+
+def test_what_lacks_a_package_is_told(quick, pair, capsys):
+    quick(replace(pair(0.004, 0.001, 1.1), needs="no_such_package"))
+    BenchCommand(rounds=1, check=True).run()
+    told = " ".join(capsys.readouterr().out.split())
+    assert "not measured: a: no_such_package is not installed (pip install no_such_package)" in told
 
 
 def test_bad_options():

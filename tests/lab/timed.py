@@ -18,6 +18,6 @@ def pair(monkeypatch):
         return lambda: now.__setitem__(0, now[0] + seconds)
 
     def make(action, baseline, goal, rounds=9):
-        return bench.Comparison("a", "b", goal, taking(action), taking(baseline), rounds)
+        return bench.Comparison("a", "b", goal, rounds, lambda: (taking(action), taking(baseline)))
 
     return make

@@ -2,13 +2,14 @@
 
 import json
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
-from tyro.conf import FlagCreatePairsOff, arg, configure
+from tyro.conf import FlagCreatePairsOff, UseAppendAction, arg, configure
 
 from superpose.errors import SuperposeError
 
@@ -29,6 +30,8 @@ class BenchCommand:
     """cpu, cuda or mps."""
     growth: bool = False
     """Also measure how cost grows with tasks, width and rows (a few minutes)."""
+    only: UseAppendAction[tuple[str, ...]] = ()
+    """Measure only the rows that have this in their name, such as LLaMA; may be repeated."""
     check: bool = False
     """Exit with 1 if a ratio is past its goal by more than its spread."""
     out: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -44,19 +47,24 @@ class BenchCommand:
             raise SuperposeError("--rounds and --threads are at least 1")
         if self.out:
             self.out.parent.mkdir(parents=True, exist_ok=True)
-        result = self._measure()
+        with tempfile.TemporaryDirectory() as folder:
+            result = self._measure(Path(folder))
         if self.out:
             write(self.out, (json.dumps(result, indent=1) + "\n").encode())
         if self.json:
             print(json.dumps(result))
-        late = [row["name"] for row in result["rows"] if row["low"] > row["goal"]]
+        rows = [*result["rows"], *result["amounts"]]
+        late = [row["name"] for row in rows if row["low"] > row["goal"]]
         if self.check and late:
-            raise SuperposeError(f"slower than their goals: {'; '.join(late)}")
+            raise SuperposeError(f"past their goals: {'; '.join(late)}")
 
-    def _measure(self) -> dict[str, Any]:
+    def _wanted(self, name: str) -> bool:
+        return not self.only or any(word in name for word in self.only)
+
+    def _measure(self, folder: Path) -> dict[str, Any]:
         import torch
 
-        from superpose.lab import bench
+        from superpose.lab import bench, many_tasks
 
         torch.set_num_threads(self.threads)
         try:
@@ -65,39 +73,53 @@ class BenchCommand:
         except (RuntimeError, AssertionError) as error:
             raise SuperposeError(f"--device {self.device}: {error}") from error
         console = Console(stderr=self.json, quiet=self.json)
-        shown = Table("what", "against", "goal", "ratio", "spread", "ms")
         kinds = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}
         synchronise = kinds.get(device.type, lambda: None)
-        rows = []
+        many = many_tasks.networks(device, folder)
+        of_many = (row for each in many for row in each.comparisons(self.rounds))
+        rows = (*bench.comparisons(device, self.rounds), *of_many, bench.imports())
+        wanted = [row for row in rows if self._wanted(row.name)]
+        amounts = [row for each in many for row in each.amounts() if self._wanted(row.name)]
+        if not wanted and not amounts:
+            raise SuperposeError(f"--only {' '.join(self.only)}: no row has such a name")
         with console.status("measuring"):
-            for comparison in bench.comparisons(device, self.rounds):
-                rows.append(bench.measure(comparison, synchronise))
-            rows.append(bench.imports())
+            measured = [bench.measure(row, synchronise) for row in wanted if not row.lacks]
             result: dict[str, Any] = {
-                "rows": [row.as_dict() for row in rows],
-                "first_use_ms": bench.first_use(),
-                "conversion": bench.conversion(),
-                "memory": bench.memory(),
+                "rows": [row.as_dict() for row in measured],
+                "amounts": [row.as_dict() for row in amounts],
+                "first_use_ms": {} if self.only else bench.first_use(),
+                "memory": {} if self.only else bench.memory(),
                 "growth": list(bench.growth(device, self.rounds, synchronise))
                 if self.growth
                 else [],
+                "skipped": [row.lacks for row in wanted if row.lacks],
                 "device": self.device,
                 "threads": self.threads,
                 "torch": torch.__version__,
                 "command": "superpose " + " ".join(sys.argv[1:]),
             }
-        for row in rows:
-            style = "green" if row.met else "red"
-            ratio = f"[{style}]{row.ratio:.3f}[/]"
-            spread = f"{row.low:.2f}–{row.high:.2f}"
-            shown.add_row(
-                row.name, row.against, f"{row.goal:.3g}", ratio, spread, f"{row.milliseconds:.2f}"
-            )
-        console.print(shown)
-        console.print(f"first use of a task, ms: {_told(result['first_use_ms'])}")
-        console.print(f"superpose() of ResNet-18 with 1000 tasks: {_told(result['conversion'])}")
-        console.print(f"64 tasks in the memory of one: {_told(result['memory'])}")
+        _show(result, console)
         return result
+
+
+def _show(result: dict[str, Any], console: Console) -> None:
+    shown = Table("what", "against", "goal", "measured", "spread", "ms")
+    for row in result["rows"]:
+        shown.add_row(*_cells(row, row["ratio"], ""), f"{row['milliseconds']:.2f}")
+    for row in result["amounts"]:
+        shown.add_row(*_cells(row, row["value"], row["unit"]), "")
+    console.print(shown)
+    for note in result["skipped"]:
+        console.print(f"not measured: {note}")
+    if result["memory"]:
+        console.print(f"first use of a task, ms: {_told(result['first_use_ms'])}")
+        console.print(f"64 tasks in the memory of one: {_told(result['memory'])}")
+
+
+def _cells(row: dict[str, Any], value: float, unit: str) -> list[str]:
+    measured = f"[{'green' if row['met'] else 'red'}]{value:.3f}[/] {unit}".strip()
+    spread = f"{row['low']:.2f}–{row['high']:.2f}"
+    return [row["name"], row["against"], f"{row['goal']:.3g} {unit}".strip(), measured, spread]
 
 
 def _told(facts: dict[str, float]) -> str:

@@ -7,31 +7,46 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import superpose as sp
-from superpose.lab.networks import MLP, ResNet18
+from superpose.lab.networks import MLP
 
 Action = Callable[[], object]
+Pair = tuple[Action, Action]
 
 WARM_UP = 3  # untimed rounds
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row of the table: an action, what it is compared with, and the ratio to keep to."""
+    """One row of the table: an action, what it is compared with, and the ratio to keep to.
+
+    `make` gives both, and makes their networks, so that a row that is not wanted costs nothing;
+    `needs` is a package that it cannot be measured without.
+    """
 
     name: str
     against: str
     goal: float
-    action: Action
-    baseline: Action
     rounds: int
+    make: Callable[[], Pair]
+    needs: str = ""
+
+    @property
+    def lacks(self) -> str:
+        """Why it cannot be measured here, if so."""
+        if not self.needs or find_spec(self.needs):
+            return ""
+        return f"{self.name}: {self.needs} is not installed (pip install {self.needs})"
 
 
 @dataclass(frozen=True)
@@ -57,9 +72,26 @@ class Measured:
         return asdict(self) | {"met": self.met}
 
 
+@dataclass(frozen=True)
+class Amount:
+    """One row of the table that is no ratio of times: what it finds, in which unit, its goal."""
+
+    name: str
+    against: str
+    unit: Literal["", "s", "MB", "bytes"]
+    goal: float
+    find: Callable[[], list[float]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Find it, and tell the median and the middle 90 % for JSON."""
+        value, low, high = _spread(self.find())
+        row = {name: getattr(self, name) for name in ("name", "against", "unit", "goal")}
+        return row | {"value": value, "low": low, "high": high, "met": value <= self.goal}
+
+
 def measure(comparison: Comparison, synchronise: Action = lambda: None) -> Measured:
     """Time action and baseline in turns, the order changing every round."""
-    actions = {"action": comparison.action, "baseline": comparison.baseline}
+    actions = dict(zip(("action", "baseline"), comparison.make(), strict=True))
     for action in [*actions.values()] * WARM_UP:
         action()
     times: dict[str, list[float]] = {name: [] for name in actions}
@@ -71,18 +103,32 @@ def measure(comparison: Comparison, synchronise: Action = lambda: None) -> Measu
             actions[name]()
             synchronise()
             times[name].append(time.perf_counter() - start)
-    ratios = sorted(a / b for a, b in zip(times["action"], times["baseline"], strict=True))
-    edge = len(ratios) // 20
+    ratios = [a / b for a, b in zip(times["action"], times["baseline"], strict=True)]
     return Measured(
         comparison.name,
         comparison.against,
         comparison.goal,
-        median(ratios),
-        ratios[edge],
-        ratios[-1 - edge],
+        *_spread(ratios),
         1000 * median(times["action"]),
         comparison.rounds,
     )
+
+
+def seconds(action: Action, rounds: int) -> list[float]:
+    """How long an action takes, each time that it is done after a first one."""
+    times = []
+    for _ in range(1 + rounds):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return times[1:]
+
+
+def _spread(values: list[float]) -> tuple[float, float, float]:
+    """The median, and the ends of the middle 90 %."""
+    edge = len(values) // 20
+    ordered = sorted(values)
+    return median(ordered), ordered[edge], ordered[-1 - edge]
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor, **task: Any) -> Action:
@@ -124,78 +170,119 @@ def comparisons(device: torch.device, rounds: int) -> Iterator[Comparison]:
     """The rows of the table that are ratios of times in this process."""
     yield from _steps(device, rounds)
     yield from _mixed_batches(device, rounds)
+    yield from _generation(device, rounds)
 
 
 def _mlp() -> nn.Module:
     return MLP(784, 1024, 10)
 
 
+def _resnet() -> nn.Module:
+    return sp.lab.ResNet18(width=32)
+
+
 def _steps(device: torch.device, rounds: int) -> Iterator[Comparison]:
-    x, y = _batch(device, 128, 784)
-    for family, goal in STEP_GOALS.items():
+    def of_mlp(family: str) -> Pair:
+        x, y = _batch(device, 128, 784)
         model = sp.superpose(_mlp(), family, tasks=64)
-        yield Comparison(
-            f"training step, MLP 2×1024, {family}",
-            "the plain MLP",
-            goal,
-            training_step(model, x, y, task=3),
-            training_step(_mlp(), x, y),
-            rounds,
-        )
-    images, labels = _batch(device, 64, 3, 32, 32)
-    net = ResNet18(width=32)
-    model = sp.superpose(net, "binary", tasks=5, skip=["stem"])
-    yield Comparison(
-        "training step, ResNet-18 width 32, binary",
-        "the plain ResNet-18",
-        1.08,
-        training_step(model, images, labels, task=3),
-        training_step(net, images, labels),
-        max(rounds // 4, 3),
-    )
+        return training_step(model, x, y, task=3), training_step(_mlp(), x, y)
+
+    def of_resnet() -> Pair:
+        x, y = _batch(device, 64, 3, 32, 32)
+        net = _resnet()
+        model = sp.superpose(net, "binary", tasks=5, skip=["stem"])
+        return training_step(model, x, y, task=3), training_step(net, x, y)
+
+    for family, goal in STEP_GOALS.items():
+        name = f"training step, MLP 2×1024, {family}"
+        yield Comparison(name, "the plain MLP", goal, rounds, partial(of_mlp, family))
+    name = "training step, ResNet-18 width 32, binary"
+    yield Comparison(name, "the plain ResNet-18", 1.08, max(rounds // 4, 3), of_resnet)
 
 
 def _mixed_batches(device: torch.device, rounds: int) -> Iterator[Comparison]:
-    x, _ = _batch(device, 128, 784)
-    tasks = torch.arange(128) % 64
-    model = sp.superpose(_mlp(), "binary", tasks=64)
-    name = "128 rows of 64 tasks, MLP 2×1024, binary"
-    mixed = forward_pass(model, x, task=tasks)
-    one = forward_pass(_mlp(), x)
-    yield Comparison(name, "128 rows of one plain MLP", 1.10, mixed, one, rounds)
-    grouped = _grouped([_mlp().to(device).eval() for _ in range(64)], x, tasks)
-    yield Comparison(name, "64 separate MLPs on their rows", 1 / 7, mixed, grouped, rounds)
-    layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    tokens, _ = _batch(device, 64, 32, 256)
-    superposed = sp.superpose(encoder, "binary", tasks=64)
-    name = "64 rows of 64 tasks, transformer encoder 2×256, 32 tokens, binary"
-    mixed = forward_pass(superposed, tokens, task=torch.arange(64))
-    plain = forward_pass(encoder, tokens)
     some = max(rounds // 2, 3)
-    yield Comparison(name, "64 rows of one plain encoder", 1.15, mixed, plain, some)
-    unfused = _without_fused_encoder(plain)
-    yield Comparison(name, "the same, its fused kernel off", 1.15, mixed, unfused, some)
-    tests = torch.randn(50, 200, 784, device=device)
-    owners = torch.arange(50).repeat_interleave(200)
 
-    @torch.no_grad()
-    def together() -> list[Tensor]:
-        rows, whose = tests.flatten(0, 1).split(2000), owners.split(2000)
-        return [model(x, task=task) for x, task in zip(rows, whose, strict=True)]
+    def of_mlp(separate: bool) -> Pair:
+        x, _ = _batch(device, 128, 784)
+        tasks = torch.arange(128) % 64
+        mixed = forward_pass(sp.superpose(_mlp(), "binary", tasks=64), x, task=tasks)
+        if not separate:
+            return mixed, forward_pass(_mlp(), x)
+        return mixed, _grouped([_mlp().to(device).eval() for _ in range(64)], x, tasks)
 
-    @torch.no_grad()
-    def one_by_one() -> list[Tensor]:
-        return [model(x, task=task) for task, x in enumerate(tests)]
+    def of_encoder(fused: bool) -> Pair:
+        layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        tokens, _ = _batch(device, 64, 32, 256)
+        superposed = sp.superpose(encoder, "binary", tasks=64)
+        plain = forward_pass(encoder, tokens)
+        mixed = forward_pass(superposed, tokens, task=torch.arange(64))
+        return mixed, plain if fused else _without_fused_encoder(plain)
 
-    yield Comparison(
-        "test sets of 50 tasks, 200 rows each, as mixed batches",
-        "50 passes, a task each",
-        1.0,
-        together,
-        one_by_one,
-        max(rounds // 2, 3),
-    )
+    def of_resnet(conv: str) -> Pair:
+        x, _ = _batch(device, 32, 3, 32, 32)
+        model = sp.superpose(_resnet(), "binary", tasks=32, conv=conv)
+        return forward_pass(model, x, task=torch.arange(32)), forward_pass(_resnet(), x)
+
+    def of_tests() -> Pair:
+        model = sp.superpose(_mlp(), "binary", tasks=64).to(device).eval()
+        tests = torch.randn(50, 200, 784, device=device)
+        owners = torch.arange(50).repeat_interleave(200)
+
+        @torch.no_grad()
+        def together() -> list[Tensor]:
+            rows, whose = tests.flatten(0, 1).split(2000), owners.split(2000)
+            return [model(x, task=task) for x, task in zip(rows, whose, strict=True)]
+
+        @torch.no_grad()
+        def one_by_one() -> list[Tensor]:
+            return [model(x, task=task) for task, x in enumerate(tests)]
+
+        return together, one_by_one
+
+    name = "128 rows of 64 tasks, MLP 2×1024, binary"
+    one, each = "128 rows of one plain MLP", "64 separate MLPs on their rows"
+    yield Comparison(name, one, 1.10, rounds, partial(of_mlp, separate=False))
+    yield Comparison(name, each, 1 / 7, rounds, partial(of_mlp, separate=True))
+    name = "64 rows of 64 tasks, transformer encoder 2×256, 32 tokens, binary"
+    one, unfused = "64 rows of one plain encoder", "the same, its fused kernel off"
+    yield Comparison(name, one, 1.15, some, partial(of_encoder, fused=True))
+    yield Comparison(name, unfused, 1.15, some, partial(of_encoder, fused=False))
+    for conv in ("kernel", "channel"):
+        name = f"32 rows of 32 tasks, ResNet-18 width 32, binary, {conv} contexts"
+        one = "32 rows of one plain ResNet-18"
+        yield Comparison(name, one, 1.25, some, partial(of_resnet, conv))
+    name = "test sets of 50 tasks, 200 rows each, as mixed batches"
+    yield Comparison(name, "50 passes, a task each", 1.0, some, of_tests)
+
+
+def _generation(device: torch.device, rounds: int) -> Iterator[Comparison]:
+    """16 tokens for 16 rows, by a LLaMA of random weights; it needs `transformers`."""
+
+    def of_llama(task: int | Tensor) -> Pair:
+        transformers: Any = import_module("transformers")
+        config = transformers.LlamaConfig(
+            vocab_size=1000,
+            hidden_size=256,
+            intermediate_size=512,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            eos_token_id=None,  # so that every row is as long
+        )
+        plain = transformers.LlamaForCausalLM(config).to(device).eval()
+        model: Any = sp.superpose(plain, "binary", tasks=16).eval()
+        prompt = torch.arange(16 * 8, device=device).view(16, 8)
+        options = {"max_new_tokens": 16, "do_sample": False, "pad_token_id": 0}
+        return (
+            partial(model.generate, prompt, task=task, **options),
+            partial(plain.generate, prompt, **options),
+        )
+
+    some, against = max(rounds // 2, 3), "the plain LLaMA"
+    for tasks, task, goal in (("16 tasks", torch.arange(16), 1.20), ("one task", 3, 1.05)):
+        name = f"generating 16 tokens for 16 rows of {tasks}, LLaMA 4×256, binary"
+        yield Comparison(name, against, goal, some, partial(of_llama, task), needs="transformers")
 
 
 def _without_fused_encoder(action: Action) -> Action:
@@ -232,18 +319,6 @@ def _batch(device: torch.device, rows: int, *shape: int) -> tuple[Tensor, Tensor
     return x.to(device), torch.arange(rows, device=device) % 10
 
 
-def conversion() -> dict[str, float]:
-    """superpose() on the paper's ResNet-18 with 1000 tasks: its time, and what it adds."""
-    net = ResNet18()
-    start = time.perf_counter()
-    model = sp.superpose(net, "binary", tasks=1000, private="none", skip=["stem"])
-    seconds = time.perf_counter() - start
-    sp.contexts.cache.clear()
-    model(torch.zeros(1, 3, 32, 32), task=999)
-    above = model.cost().stored_bytes - model.cost().plain_bytes + sp.contexts.cache.bytes
-    return {"seconds": seconds, "megabytes_above_plain": above / 1e6}
-
-
 def memory() -> dict[str, float]:
     """Bytes of the MLP with 64 tasks, its contexts in the cache, as a share of 64 MLPs."""
     model = sp.superpose(_mlp(), "binary", tasks=64)
@@ -269,15 +344,17 @@ def first_use(rounds: int = 10) -> dict[str, float]:
     return found
 
 
-def imports(rounds: int = 9) -> Measured:
+def imports(rounds: int = 9) -> Comparison:
     """`import superpose` beside `import torch`, each in a new process."""
 
     def process(module: str) -> Action:
         command = [sys.executable, "-c", f"import {module}"]
         return lambda: subprocess.run(command, check=True)
 
-    names = ("import superpose", "import torch")
-    return measure(Comparison(*names, 1.1, process("superpose"), process("torch"), rounds))
+    def pair() -> Pair:
+        return process("superpose"), process("torch")
+
+    return Comparison("import superpose", "import torch", 1.1, rounds, pair)
 
 
 def growth(device: torch.device, rounds: int, synchronise: Action) -> Iterator[dict[str, Any]]:
@@ -312,7 +389,8 @@ def _point(
     rounds: int,
     synchronise: Action,
 ) -> dict[str, Any]:
-    measured = measure(Comparison(curve, "plain", float("inf"), action, plain, rounds), synchronise)
+    point = Comparison(curve, "plain", float("inf"), rounds, lambda: (action, plain))
+    measured = measure(point, synchronise)
     spread = {"ratio": measured.ratio, "low": measured.low, "high": measured.high}
     return {"curve": curve, "at": at, "family": family, **spread}
 
@@ -327,11 +405,12 @@ def table(result: dict[str, Any]) -> str:
             ratio += " **missed**"
         spread = f"{row['low']:.2f}–{row['high']:.2f}"
         lines.append(f"| {row['name']} | {row['against']} | ≤ {goal} | {ratio} | {spread} |")
-    made, share = result["conversion"], result["memory"]["share_of_64_models"]
-    above = max(made["megabytes_above_plain"], 0.0)  # below it: norm tensors that are left out
-    lines += [
-        f"| memory of the MLP with 64 tasks | 64 MLPs | ≤ 1/60 | 1/{1 / share:.0f} | |",
-        f"| `superpose()`, ResNet-18, 1000 tasks: seconds | – | < 1 | {made['seconds']:.2f} | |",
-        f"| … megabytes above the plain model | – | < 10 | {above:.2f} | |",
-    ]
+    share = result["memory"]["share_of_64_models"]
+    lines.append(f"| memory of the MLP with 64 tasks | 64 MLPs | ≤ 1/60 | 1/{1 / share:.0f} | |")
+    for row in result["amounts"]:
+        value, low, high = (f"{row[name]:.3g}" for name in ("value", "low", "high"))
+        told = f"{value} {row['unit']}".strip() + ("" if row["met"] else " **missed**")
+        spread = f" {low}–{high}" if low != high else ""
+        goal = f"≤ {row['goal']:g} {row['unit']}".strip()
+        lines.append(f"| {row['name']} | {row['against']} | {goal} | {told} |{spread} |")
     return "\n".join(lines)

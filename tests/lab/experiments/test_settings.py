@@ -65,6 +65,18 @@ def test_the_stem_of_icifar_is_kept_as_it_is_said(method, stem):
     assert ("stem.weight" in model.summary().shared) == (stem == "shared")
 
 
+@pytest.mark.parametrize("conv", ["kernel", "channel"])
+def test_the_convolutions_of_icifar_are_bound_as_it_is_said(conv):
+    model = outcome("icifar", conv=conv, tasks=2, steps=2).model
+    impulses = torch.zeros(4, 4, 3, 3)  # the answer to an impulse is the kernel, flipped
+    impulses[range(4), range(4), 1, 1] = 1
+    kernel = model.state_dict()["blocks.0.conv1.weight"].transpose(0, 1).flip(-1, -2)
+    with torch.no_grad():
+        signs = model.blocks[0].conv1(impulses, task=1).sign() * kernel.sign()
+    assert (signs == signs[:, :1, :1, :1]).all() == (conv == "channel"), "one for each channel"
+    assert (signs < 0).any()
+
+
 @pytest.mark.parametrize("width", [4, 8, 16])
 def test_the_gradients_of_a_narrow_resnet_are_right(width):
     """Channels last they are not, or it crashes, where a convolution has less than 16 channels."""
@@ -103,6 +115,7 @@ def test_the_gradients_of_a_narrow_resnet_are_right(width):
         ("icifar", {"dataset": "digits", "tasks": 11}, "tasks=11: digits has 10 classes to share"),
         ("permuting-mnist", {"gain": 0.0}, "gain=0.0: it is above 0"),
         ("permuting-mnist", {"stem": "private"}, "stem=private: permuting-mnist has no stem"),
+        ("permuting-mnist", {"conv": "channel"}, "conv=channel: permuting-mnist has no conv"),
         ("rotating-mnist", {"width": 8}, "width=8: rotating-mnist has no width"),
         ("icifar", {"units": 8}, "units=8: icifar has no units"),
         ("rotating-mnist", {"tasks": 2}, "a rotating stream is one task"),

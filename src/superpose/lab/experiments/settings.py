@@ -42,6 +42,9 @@ class Settings:
     stem: Literal["shared", "superposed", "private"] = "shared"
     """Whether the first convolution of the ResNet-18 is the same for all tasks, as in the paper, in
     superposition like the others, or one for each task (iCIFAR)."""
+    conv: Literal["kernel", "channel"] = "kernel"
+    """Whether the contexts of a convolution bind each number of its kernel, as in the paper, or
+    each channel of its input (iCIFAR)."""
     tasks: Annotated[int | None, arg(metavar="INT")] = None
     """How many tasks."""
     steps: Annotated[int | None, arg(metavar="INT")] = None
@@ -98,7 +101,8 @@ STEM: dict[str, dict[str, Any]] = {
     "private": {"private_layers": ["stem"]},
 }
 
-OF_MLPS, OF_RESNETS, OF_TURNS = ("units", "hidden"), ("width", "stem"), ("period", "contexts")
+OF_MLPS, OF_TURNS = ("units", "hidden"), ("period", "contexts")
+OF_RESNETS = ("width", "stem", "conv")
 COUNTS = (
     "units",
     "hidden",
@@ -140,8 +144,8 @@ class Experiment:
         return complete
 
     def layers(self, settings: Complete) -> dict[str, Any]:
-        """What `superpose` is told of single layers of the network."""
-        return {} if "stem" in self.has_no else STEM[settings.stem]
+        """What `superpose` is told of the layers of the network."""
+        return {} if "stem" in self.has_no else STEM[settings.stem] | {"conv": settings.conv}
 
 
 def spelled(words: list[str], given: dict[str, Any], plain: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ KEPT = ("config.json", "metrics.jsonl", "timings.json", "result.json")
 SHORT = {
     "hidden": "h",
     "stem": "stem-",
+    "conv": "conv-",
     "tasks": "t",
     "steps": "s",
     "period": "p",
