@@ -192,3 +192,47 @@ def test_rows_that_change_each_other_are_an_error(way):
     model = sp.superpose(Centred(), tasks=4, mixed=way)
     with pytest.raises(sp.SuperposeError, match="other values when other rows are beside it"):
         model(torch.randn(6, 6), task=TASKS)
+
+
+def test_a_norm_that_begins_to_take_statistics_is_seen():
+    model, x = sp.superpose(cnn(), tasks=4).train(), torch.randn(6, 3, 6, 6)
+    model[1].eval()
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    model[1].train()
+    with pytest.raises(sp.SuperposeError, match="'1' takes statistics over the rows of the batch"):
+        model(x, task=TASKS)
+    model[1].eval()
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+
+
+class Changing(nn.Module):
+    """Returns more, or computes activations again, when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(6, 6), nn.Parameter(torch.ones(6))
+        self.more = self.again = False
+
+    def forward(self, x):
+        run = lambda x: self.layer(x).tanh() * self.scale  # noqa: E731
+        if self.again:
+            y = checkpoint(run, x, use_reentrant=False, context_fn=sp.same_task)
+        else:
+            y = run(x)
+        return (y, x.transpose(0, -1)) if self.more else (y,)
+
+
+@pytest.mark.parametrize("way", ["auto", "grouped"])
+def test_the_way_is_found_out_again_when_the_network_changes(way):
+    torch.manual_seed(0)
+    model = randomise_private(sp.superpose(Changing(), tasks=4, mixed=way))
+    x = torch.randn(6, 6)
+
+    def each(x):
+        return torch.cat([model(x[[row]], task=task)[0] for row, task in enumerate(TASKS)])
+
+    for model.more, model.again in ((False, False), (True, False), (True, True), (False, True)):
+        mixed, *rest = model(x, task=TASKS)
+        torch.testing.assert_close(mixed, each(x))
+        torch.testing.assert_close(gradients(model, mixed), gradients(model, each(x)))
+        assert [torch.equal(y, x.T) for y in rest] == [True] * model.more

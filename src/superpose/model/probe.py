@@ -8,6 +8,7 @@ and that is an error.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +38,12 @@ def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
     """The way for batches of this kind: looked up, or found out with a few rows of this one."""
     known = model.superposition.ways
     found = known.get((way, batch.kind))
-    if found is None:
-        check_independent(model)
+    if found is None or any(norm.training for norm in found.norms):
+        norms = check_independent(model)
         ways = tuple(one for one in WAYS if way in (AUTO, one))
         with _lock:
             found = (_of_tokens if batch.tokens else _of_rows)(model, batch, tasks, ways)
+        found = replace(found, norms=norms)
         if len(known) >= MOST_KINDS:
             known.clear()
         known[way, batch.kind] = found
@@ -51,8 +53,14 @@ def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
 _lock = RLock()
 
 
-def check_independent(model: nn.Module) -> None:
-    """That no norm takes statistics over rows, as far as the modules tell."""
+def forget(model: Superposed, batch: Batch, way: str) -> None:
+    """Find out the way again when the next batch of this kind comes."""
+    model.superposition.ways.pop((way, batch.kind), None)
+
+
+def check_independent(model: nn.Module) -> tuple[nn.Module, ...]:
+    """That no norm takes statistics over rows, as far as modules tell; gives those that could."""
+    norms: list[nn.Module] = []
     for name, module in model.named_modules():
         tracked = getattr(module, "running_mean", None) is not None
         batch = isinstance(module, (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm))
@@ -66,6 +74,9 @@ def check_independent(model: nn.Module) -> None:
                 "different tasks would change each other: call model.eval() (with running "
                 "statistics), run each task by itself, or use a GroupNorm"
             )
+        if batch or keeps or own:
+            norms.append(module)
+    return tuple(norms)
 
 
 def _of_rows(model: Superposed, batch: Batch, _: list[int], ways: tuple[str, ...]) -> Way:

@@ -30,7 +30,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
 from superpose.nn.private import STATE, PrivateState, is_private
-from superpose.nn.selection import NotDirect, Selection, Tasks, active, untraced
+from superpose.nn.selection import NotDirect, Selection, Stale, Tasks, active, untraced
 
 Name = int | str
 Task = Name | Sequence[Name] | Sequence[Sequence[Name]] | Tensor
@@ -279,10 +279,17 @@ class Superposed(nn.Module):
         batch, each = self._batch(ids, inputs, options)
         if error is not None and batch.objects:  # the pass that failed may have written to them
             raise error
+        try:
+            return batch.returned(*self._passed(ids, batch, each))
+        except Stale:
+            probe.forget(self, batch, self.mixed)
+            return batch.returned(*self._passed(ids, batch, each))
+
+    def _passed(self, ids: Ids, batch: Batch, each: list[int]) -> Any:
         found = probe.find(self, batch, each, self.mixed)
         if found.name == "mapped":
-            return batch.returned(*ways.mapped(self, self.selection_of(ids), batch, found.dims))
-        return batch.returned(*ways.grouped(self, each, batch, found.dims))
+            return ways.mapped(self, self.selection_of(ids), batch, found.dims)
+        return ways.grouped(self, each, batch, found.dims)
 
     def _batch(self, ids: Ids, inputs: Any, options: Any) -> tuple[Batch, list[int]]:
         assert not isinstance(ids, int)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from superpose.model.batch import Batch
 from superpose.model.structure import Rebuild, flatten, objects
-from superpose.nn.selection import Selection
+from superpose.nn.selection import Selection, Stale
 
 if TYPE_CHECKING:
     from superpose.model.superposed import Superposed
@@ -30,6 +30,7 @@ class Way:
     name: str
     why: str  # no quicker way is right
     dims: Dims
+    norms: tuple[nn.Module, ...] = ()  # which would take statistics over rows, if they trained
 
     def __str__(self) -> str:
         return f"{self.name} ({self.why})" if self.why else self.name
@@ -53,6 +54,7 @@ def mapped(model: Superposed, selection: Selection, batch: Batch, dims: Dims) ->
         )
         found, _, again = flatten(passed(model, Selection(None, layers), inputs, options))
         rebuild.append(again)
+        _check(found, dims, 1)
         return tuple(t if d is None else t.squeeze(d) for t, d in zip(found, dims, strict=True))
 
     rows = [(t, dims[0]) for t, dims in batch.pairs() if dims]
@@ -77,6 +79,7 @@ def grouped(model: Superposed, tasks: list[int], batch: Batch, dims: Dims) -> An
     for task, rows in places.items():
         inputs, options = batch.take(torch.tensor(rows))
         found, _, rebuild = flatten(passed(model, model.selection_of(task), inputs, options))
+        _check(found, dims, len(rows))
         parts.append(found)
     order = torch.tensor([place for rows in places.values() for place in rows]).argsort()
     whole = []
@@ -85,3 +88,12 @@ def grouped(model: Superposed, tasks: list[int], batch: Batch, dims: Dims) -> An
         joined = tensors[0] if dim is None else torch.cat(tensors, dim).index_select(dim, index)
         whole.append(joined)
     return rebuild(whole)
+
+
+def _check(found: list[Tensor], dims: Dims, rows: int) -> None:
+    """That the network returns what it returned when the way was found out."""
+    if len(found) != len(dims) or any(
+        dim is not None and (dim >= tensor.ndim or tensor.shape[dim] != rows)
+        for tensor, dim in zip(found, dims, strict=True)
+    ):
+        raise Stale("the network returns other tensors than it did for batches of this kind")

@@ -83,6 +83,10 @@ class NotDirect(SuperposeError):  # noqa: N818 (it is a reason, which the model 
         super().__init__(f"layer {layer!r} {why}")
 
 
+class Stale(SuperposeError):  # noqa: N818 (it is a reason, which the model acts on)
+    """The way of a mixed batch is no longer right: it is to be found out again."""
+
+
 class _Active(threading.local):
     def __init__(self) -> None:  # runs once in each thread that looks
         self.selection: Selection | None = None
@@ -124,10 +128,7 @@ def same_task() -> tuple[AbstractContextManager[None], AbstractContextManager[No
     """
     selection, mapped = active.selection, torch._C._functorch.is_batchedtensor
     if selection is not None and any(map(mapped, tree_leaves(selection.layers))):
-        raise SuperposeError(
-            "activations that are computed again cannot be mapped over rows: switch them on before "
-            'the first mixed batch, or choose model.mixed = "grouped"'
-        )
+        raise Stale("activations that are computed again cannot be mapped over rows")
     return nullcontext(), Again(active.selection)
 
 
