@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import superpose as sp
+
 
 class Standardised(nn.Conv2d):
     """As in networks without batch norm: the kernel is standardised, then given a gain."""
@@ -115,6 +117,10 @@ class Experts(nn.Module):
     def forward(self, x, share):
         hidden = torch.einsum("...i,eoi->...eo", x, self.up).relu() + self.constants
         return torch.einsum("...ei,eoi,...e->...o", hidden, self.down, share)
+
+
+sp.nn.register(OwnLinear, {"kernel": -1})
+sp.nn.register(Experts, {"up": -1, "down": -1})
 
 
 class Mixture(nn.Module):

@@ -19,8 +19,10 @@ from superpose import contexts
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, layers, private_state
 from superpose.nn.convert import Conversion
+from superpose.nn.custom import DeclaredLayer
 from superpose.nn.names import joined
 from superpose.nn.private import STATE, Part, is_private, is_sharded
+from superpose.nn.registry import input_dims, told
 from superpose.pack import Packed
 from superpose.pack.methods import stored
 
@@ -67,6 +69,7 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
         },
         "method": model.method if isinstance(model, Packed) else None,
         "conversion": dataclasses.asdict(superposition.conversion),
+        "forms": _forms(model),
         "same_as": same_as,
         "pairs": pairs,  # complex numbers in double precision, which the format does not know
         "contexts": context_digest(model),
@@ -99,6 +102,8 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     """The superposed model of a file; `net` is the plain architecture, whatever its weights."""
     header, tensors = read(path)
     method: str | None = header.get("method")
+    for form in header.get("forms", []):
+        _check_form(path, net, form)
     model = build(
         net,
         contexts.from_description(header["family"]),
@@ -108,6 +113,8 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
         Packed if method else Superposed,
         start=False,
     )
+    if "forms" in header:
+        _check_no_other_forms(path, model, header["forms"])
     model.superposition.spent = header.get("spent", 0)
     if isinstance(model, Packed) and method:
         model.packing_method = stored(method)
@@ -127,7 +134,8 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     if context_digest(model) != header["contexts"]:
         raise SuperposeError(
             f"{path}: the contexts derived here differ from those it was saved with, so its models "
-            "cannot be read; were layers of the network renamed, or is this another superpose?"
+            "cannot be read; were layers of the network renamed, are modules of its own not "
+            "declared with sp.nn.register, or is this another superpose?"
         )
     return model
 
@@ -176,6 +184,45 @@ def context_digest(model: Superposed) -> str:
             steps = (real / QUANTUM).round().to(torch.int64)
             digest.update(bound.layer.encode() + b"\0" + steps.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
+
+
+def _forms(model: Superposed) -> list[dict[str, Any]]:
+    """Which dimensions were declared for which classes, and the layers that were bound by them."""
+    found: dict[str, dict[str, Any]] = {}
+    for layer in layers(model):
+        if isinstance(layer, DeclaredLayer) and layer.contexts:
+            form = {"class": layer.plain_class.__name__, "input_dims": layer.input_dims}
+            found.setdefault(json.dumps(form), {**form, "layers": []})["layers"].append(layer.path)
+    return list(found.values())
+
+
+def _check_form(path: str | os.PathLike[str], net: nn.Module, form: dict[str, Any]) -> None:
+    """That what was declared when a file was saved is declared here, too."""
+    kind, saved = form["class"], form["input_dims"]
+    modules = dict(net.named_modules(remove_duplicate=False))
+    for layer in form["layers"]:
+        here = input_dims(layer, modules[layer]) if layer in modules else saved
+        if here != saved:
+            known = (
+                "is not declared here" if here is None else f"is declared with {told(here)} here"
+            )
+            raise SuperposeError(
+                f"{path}: {kind} {layer!r} was bound by {told(saved)}, and its class {known}: call "
+                f"sp.nn.register({kind}, {told(saved)}) before it is loaded"
+            )
+
+
+def _check_no_other_forms(
+    path: str | os.PathLike[str], model: Superposed, forms: list[dict[str, Any]]
+) -> None:
+    """That nothing was declared since: what was shared by all tasks would be bound."""
+    saved = {layer for form in forms for layer in form["layers"]}
+    for form in _forms(model):
+        for layer in set(form["layers"]) - saved:
+            raise SuperposeError(
+                f"{path}: {form['class']} {layer!r} is declared with {told(form['input_dims'])} "
+                "here, and was shared by all tasks when it was saved: load it where it is not"
+            )
 
 
 def _shared_state(model: Superposed) -> dict[str, Tensor]:

@@ -169,7 +169,7 @@ def test_what_a_forward_sets_stays_set():
     assert model.state_dict().keys() == net.state_dict().keys()
 
 
-def test_vectors_of_other_modules_are_private_and_their_matrices_are_bound():
+def test_vectors_of_other_modules_are_private_and_tables_are_shared():
     class Table(nn.Module):
         def __init__(self):
             super().__init__()
@@ -190,11 +190,12 @@ def test_vectors_of_other_modules_are_private_and_their_matrices_are_bound():
         def forward(self, x):
             return self.norm(self.table(self.layer(x) * self.scales[0]))
 
+    sp.nn.register(Table, {})
     net = Held()
     summary = sp.superpose(net, tasks=2).summary()
-    assert summary.superposed == ["layer.weight", "table.rows"]
+    assert summary.superposed == ["layer.weight"]
     assert summary.private == ["layer.bias", "scales.0", "table.scale", "norm.weight"]
-    assert summary.shared == []
+    assert summary.shared == ["table.rows"]
     for private in ("shared", "none"):
         assert "norm.weight" in sp.superpose(net, tasks=2, private=private).summary().shared
     whole = sp.superpose(net, tasks=4, private_layers=["table"])
@@ -229,6 +230,8 @@ def test_a_module_that_is_given_no_rows():
 
         def forward(self):
             return self.text.mean(0)
+
+    sp.nn.register(Prompt, {"text": -1})
 
     class Net(nn.Module):
         def __init__(self):

@@ -192,6 +192,7 @@ def test_a_module_that_has_a_name_of_ours_is_told_to_be_shared():
         def forward(self, x):
             return x @ self.bases
 
+    sp.nn.register(Relational, {})
     net = nn.Sequential(nn.Linear(4, 4), Relational())
     with pytest.warns(UserWarning, match="Relational '1' already has 'bases'.* stay shared"):
         assert sp.superpose(net).summary().shared == ["1.bases"]

@@ -27,7 +27,8 @@ class PackCommand(Network):
     out: Annotated[Path, arg(metavar="FILE")]
     """The file to write."""
     family: str = "binary"
-    """binary, hadamard, rotation, phase, permutation, block-rotation."""
+    """binary, hadamard, rotation, phase, permutation, block-rotation, or one that the network's
+    module registers."""
     method: Literal["solve", "sum", "delta"] = "solve"
     """solve is best; sum is the paper's equation 1; delta is for models that share a base."""
     calibration: Annotated[tuple[str, ...], arg(metavar="NAME=FILE …")] = ()
@@ -61,6 +62,8 @@ class PackCommand(Network):
         for name in inputs:
             if name not in files:
                 raise SuperposeError(f"--calibration: there is no model {name} to pack")
+        if self.family not in sp.contexts.FAMILIES:
+            self.make()  # its module may register the family
         packed = sp.pack(
             {name: partial(self.load, path) for name, path in files.items()},
             self.family,

@@ -18,7 +18,7 @@ from superpose.keys import Key
 C = TypeVar("C", bound=type["Context"])
 
 
-def register(context: C) -> C:
+def register_context(context: C) -> C:
     """Let `torch.func` and `torch.compile` see the tensors inside a context."""
     torch.export.register_dataclass(context)
     return context
@@ -110,7 +110,7 @@ def stack(contexts: Sequence[Context], index: Tensor | None = None) -> Context:
     return contexts[0].map(join, *contexts[1:])
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class Unchanged(Context):
     """C = I; gives back the very tensor it was given."""
@@ -128,7 +128,7 @@ class Unchanged(Context):
         return self
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class Product(Context):
     """C = outer · inner."""

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from superpose import keys
-from superpose.contexts.base import Context, Drawn, register
+from superpose.contexts.base import Context, Drawn, register_context
 from superpose.keys import Key
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class Signs(Context):
     """C = diag(signs): ±1 as int8 when derived, real numbers when learned."""

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from superpose import functional, keys
-from superpose.contexts.base import Context, Drawn, Phased, register
+from superpose.contexts.base import Context, Drawn, Phased, register_context
 from superpose.keys import Key
 
 TURN = 2**32  # in the steps that phases are drawn in
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class Phasors(Phased):
     """C = diag(phasors)."""

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from superpose import functional, keys
-from superpose.contexts.base import Context, Drawn, register
+from superpose.contexts.base import Context, Drawn, register_context
 from superpose.contexts.binary import Signs
 from superpose.keys import Key
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class SignedHadamard(Context):
     """C = diag(left) · H · diag(right), H symmetric and orthogonal."""

@@ -15,7 +15,7 @@ from superpose.contexts.base import (
     Drawn,
     Family,
     Unchanged,
-    register,
+    register_context,
     stack,
 )
 from superpose.keys import Key
@@ -81,7 +81,7 @@ class LayerContext:
         return cache.table(self, device, dtype).rows(unique, row)
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class Start(Unchanged):
     """The numbers that a learned context starts from; by itself it changes nothing."""

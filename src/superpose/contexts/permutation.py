@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from superpose import functional, keys
-from superpose.contexts.base import Context, Family, register
+from superpose.contexts.base import Context, Family, register_context
 from superpose.keys import Key
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class Permuted(Context):
     """y[j] = x[index[j]]; `back` is the inverse order."""

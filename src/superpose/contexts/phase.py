@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from superpose import functional, keys
-from superpose.contexts.base import Context, Drawn, Phased, register
+from superpose.contexts.base import Context, Drawn, Phased, register_context
 from superpose.keys import Key
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class Planes(Phased):
     """Turns the plane of coordinates 2j and 2j + 1 by phase j.

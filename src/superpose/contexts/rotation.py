@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from superpose import functional, keys
-from superpose.contexts.base import Context, Drawn, register
+from superpose.contexts.base import Context, Drawn, register_context
 from superpose.errors import SuperposeError
 from superpose.keys import Key
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class Rotated(Context):
     """C = matrix, orthogonal."""
@@ -32,7 +32,7 @@ class Rotated(Context):
         return self.transpose()
 
 
-@register
+@register_context
 @dataclass(frozen=True, eq=False)
 class Blocks(Context):
     """C = a diagonal of orthogonal blocks."""

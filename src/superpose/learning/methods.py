@@ -91,9 +91,10 @@ def method(
     network, *held = name.split("+")
     if network in HOOKS:
         network, held = "standard", [network, *held]
-    if network not in NETWORKS or not all(one in HOOKS for one in held):
+    networks = dict.fromkeys((*NETWORKS, *contexts.FAMILIES))
+    if network not in networks or not all(one in HOOKS for one in held):
         raise SuperposeError(
-            f"unknown method {name!r}: use one of {', '.join(NETWORKS)}, a hook "
+            f"unknown method {name!r}: use one of {', '.join(networks)}, a hook "
             f"({', '.join(HOOKS)}), or several joined by +, such as binary+ewc"
         )
     if held and network == "separate":

@@ -25,8 +25,7 @@ from superpose.errors import SuperposeError
 from superpose.learning.hooks import Hook
 from superpose.learning.labelled import Labelled
 from superpose.model import layers
-from superpose.nn.conv import ForwardConv
-from superpose.nn.custom import CustomLayer
+from superpose.nn.attention import MultiheadAttention
 from superpose.nn.linear import LinearLayer
 from superpose.pack.inputs import Weight
 
@@ -56,7 +55,7 @@ class Projection(Hook):
             Weight(layer, name)
             for layer in layers(model)
             for name in layer.contexts
-            if isinstance(layer, (LinearLayer, ForwardConv)) and not isinstance(layer, CustomLayer)
+            if layer.is_linear_map and not isinstance(layer, MultiheadAttention)
         ]
         self.weights = [weight for weight in found if not weight.inside_attention]
         if not self.weights or any(weight.tensor.is_complex() for weight in self.weights):

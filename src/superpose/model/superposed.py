@@ -64,8 +64,8 @@ class Superposition:
 
     @property
     def knows_direct(self) -> bool:
-        """Whether some kind of mixed batch was found to be right when it is run directly."""
-        return any(found.name == "direct" for found in self.ways.values())
+        """Whether all kinds of mixed batches that were run so far are direct."""
+        return bool(self.ways) and all(found.name == "direct" for found in self.ways.values())
 
     def ids(self, task: Any) -> Ids:
         """The numbers of a task, of one task per row (rows,) or per token (1, tokens), checked."""

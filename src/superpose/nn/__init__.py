@@ -31,6 +31,7 @@ from superpose.nn.norm import (
     SyncBatchNorm,
 )
 from superpose.nn.recurrent import GRU, LSTM, RNN
+from superpose.nn.registry import register
 from superpose.nn.selection import Selection
 
 __all__ = [
@@ -63,4 +64,5 @@ __all__ = [
     "Split",
     "SplitReLU",
     "SyncBatchNorm",
+    "register",
 ]

@@ -26,6 +26,8 @@ class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):
     torch.Size([3, 5, 8])
     """
 
+    is_linear_map = True  # each of its projections is
+
     def __init__(
         self,
         *arguments: Any,

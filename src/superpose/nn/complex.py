@@ -4,6 +4,7 @@ Linear layers and convolutions are the real ones with complex weights, so they n
 for their constructors. Norms and non-linearities have to be told what to do with complex numbers.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from superpose.nn.conv import Conv2d
 from superpose.nn.linear import Linear
 from superpose.nn.norm import ChannelNorm
 from superpose.nn.plain import computes_as
+from superpose.nn.registry import declaration
 
 SPLIT = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
@@ -25,7 +27,6 @@ SPLIT = (
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
     nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d,
 )  # fmt: skip
-WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 AS_THEY_ARE = (nn.Flatten, nn.Unflatten, nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 TENSORS = ("weight", "bias", "running_mean", "running_covariance", "num_batches_tracked")
@@ -201,7 +202,7 @@ def _complex_module(
         return ComplexDropout(module)
     if _is_one_of(NORMS, module):
         return _complex_norm(module)
-    if _is_one_of(WEIGHTED, module):
+    if _has_complex_weight(module):
         make_complex(module, seed, name)
         return module
     unknown_torch = type(module).__module__.startswith("torch.nn")
@@ -216,6 +217,13 @@ def _complex_module(
             full = f"{name}.{child_name}" if name else child_name
             setattr(module, child_name, complexify(child, seed, full, done))
     return module
+
+
+def _has_complex_weight(module: nn.Module) -> bool:
+    found = declaration(module)
+    if found is None or isinstance(found.form, Mapping):
+        return False
+    return found.form.has_complex_form and computes_as(module, found.kind)
 
 
 def _is_one_of(kinds: tuple[type[nn.Module], ...], module: nn.Module) -> bool:

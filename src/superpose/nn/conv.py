@@ -23,7 +23,7 @@ class ConvLayer(Layer):
     own, all in one grouped convolution.
     """
 
-    _added = (*Layer._added, "mode")
+    conversion_settings = ("mode",)
     weight: Any = of_active_task("weight")
     bias: Any = of_active_task("bias")
     groups: int
@@ -49,14 +49,14 @@ class ConvLayer(Layer):
         """The inverse of `to_blocks`; leading dimensions stay."""
         raise NotImplementedError
 
-    def to_matrix(self, weight: Tensor) -> Tensor:
+    def to_matrix(self, name: str, weight: Tensor) -> Tensor:
         """The kernel with what is bound last, groups apart if there are several."""
         blocks = self.to_blocks(weight)
         by_channel = self.mode == "channel"  # outputs and positions, then inputs
         matrix = blocks.mT.flatten(-3, -2) if by_channel else blocks.flatten(-2)
         return matrix.squeeze(-3) if self.groups == 1 else matrix
 
-    def from_matrix(self, matrix: Tensor) -> Tensor:
+    def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
         """The inverse of `to_matrix`; leading dimensions stay."""
         grouped = matrix.unsqueeze(-3) if self.groups == 1 else matrix
         positions = prod(self.kernel_size)
@@ -114,6 +114,9 @@ class ConvLayer(Layer):
 
 class ForwardConv(ConvLayer):
     """Kernels (outputs, inputs / groups, …)."""
+
+    is_linear_map = True
+    has_complex_form = True
 
     def to_blocks(self, weight: Tensor) -> Tensor:
         """Outputs come first already."""

@@ -13,13 +13,21 @@ from torch.nn.parameter import UninitializedParameter
 from superpose.contexts import Family
 from superpose.errors import SuperposeError
 from superpose.nn.conv import ConvLayer
-from superpose.nn.custom import Keeper, OwnLayer, is_vector
-from superpose.nn.forms import WEIGHTED, form, keeper_form, kept, makes_weights
+from superpose.nn.custom import DeclaredLayer, Keeper, OwnLayer, is_vector
+from superpose.nn.forms import (
+    binds_weights,
+    form,
+    keeper_form,
+    kept,
+    makes_weights,
+    undeclared,
+)
 from superpose.nn.layer import Layer
 from superpose.nn.names import inside, joined
 from superpose.nn.norm import NormLayer
 from superpose.nn.pairing import pair
 from superpose.nn.private import is_private
+from superpose.nn.registry import input_dims, told
 
 PRIVATE_MODES = ("per-task", "shared", "none")
 CONV_MODES = ("kernel", "channel")
@@ -159,12 +167,18 @@ def _become(
 ) -> None:
     """Make a module one of its kind, with its contexts and with what each task has of it."""
     entire = inside(name, conversion.private_layers)
-    if conversion.private == "none" and not entire and not issubclass(kind, (OwnLayer, Keeper)):
+    if (
+        conversion.private == "none"
+        and not entire
+        and not issubclass(kind, (DeclaredLayer, OwnLayer, Keeper))
+    ):
         _strip(module, keep_weight=not issubclass(kind, NormLayer))
     plain, module.__class__ = type(module), kind
     assert isinstance(module, Layer)
     if isinstance(module, ConvLayer):
         module.mode = conversion.conv
+    if isinstance(module, DeclaredLayer):
+        module.input_dims = input_dims(name, module) or {}
     chosen = None if entire else family
     module.superpose(plain, name, chosen, seed, batch_dim, conversion.base)
     module.make_private(_tasks_own(module, conversion))
@@ -191,13 +205,18 @@ def _check_converted(
 ) -> None:
     """That something was superposed, that what is named is private, and a warning of the rest."""
     layers = [module for module in modules.values() if isinstance(module, Layer)]
+    private = {joined(layer.path, name) for layer in layers for name in layer.private}
+    shared = {
+        n: m for n, m in modules.items() if not inside(n, (*skip, *conversion.private_layers))
+    }
+    unknown = {n: m for n, m in shared.items() if undeclared(n, m) and _matrices(n, m) - private}
     if not any(layer.contexts for layer in layers):
         raise SuperposeError(
             f"{kind.__name__} has no layer to superpose: it needs at least one linear, "
-            "convolution, attention or recurrent layer, or a module of its own with a matrix, that "
-            "is not in skip or private_layers, and that was not customised beyond its class"
+            "convolution, attention or recurrent layer, or a module that was declared, that is not "
+            "in skip or private_layers, and that was not customised beyond its class"
+            + (f"; {_how_to_declare(unknown)}" if unknown else "")
         )
-    private = {joined(layer.path, name) for layer in layers for name in layer.private}
     for name in conversion.private_layers:
         if name not in modules and name not in private:
             owner, _, _ = name.rpartition(".")
@@ -205,10 +224,7 @@ def _check_converted(
                 f"private_layers: {name!r} is a tensor of a layer that is private as a whole, or "
                 f"not at all: name {owner!r}"
             )
-    plain = [
-        n for n, m in modules.items() if isinstance(m, tuple(WEIGHTED)) and not inside(n, skip)
-    ]
-    left = [n for n in plain if not any(isinstance(m, Layer) for m in modules[n].modules())]
+    left = [n for n, m in shared.items() if binds_weights(n, m) and not _converted(m)]
     if left:
         warnings.warn(
             f"{', '.join(left)} stay shared by all tasks, because they were customised beyond "
@@ -216,6 +232,37 @@ def _check_converted(
             "other tensors): name them in skip if that is meant, or in private_layers",
             stacklevel=5,
         )
+    if unknown:
+        warnings.warn(
+            f"the matrices of {', '.join(unknown)} stay shared by all tasks: "
+            f"{_how_to_declare(unknown)}; or name them in skip or private_layers",
+            stacklevel=5,
+        )
+
+
+def _matrices(layer: str, module: nn.Module) -> set[str]:
+    own = module.named_parameters(recurse=False)
+    return {joined(layer, name) for name, tensor in own if not is_vector(tensor)}
+
+
+def _converted(module: nn.Module) -> bool:
+    """Whether it, or what it is made of, is superposed or private."""
+    inner = (m for m in module.modules() if isinstance(m, Layer))
+    return any(m is not module or not isinstance(m, Keeper) for m in inner)
+
+
+def _how_to_declare(unknown: dict[str, nn.Module]) -> str:
+    kinds: dict[str, dict[str, int]] = {}
+    for module in unknown.values():
+        plain = module.plain_class if isinstance(module, Layer) else type(module)
+        kinds[plain.__name__] = {
+            name.rpartition(".")[2]: -1 for name in sorted(_matrices("", module))
+        }
+    calls = " and ".join(f"sp.nn.register({kind}, {told(dims)})" for kind, dims in kinds.items())
+    return (
+        f"it is not known along which dimension their inputs lie; declare it, as in {calls}, where "
+        "-1 is for x @ W.T, -2 for x @ W, and {} for a table, of which nothing is bound"
+    )
 
 
 def _check_initialised(name: str, module: nn.Module) -> None:

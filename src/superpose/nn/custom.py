@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from superpose.nn.layer import Layer, MatrixLayout
+from superpose.nn.layer import Layer
 from superpose.nn.selection import NotDirect
 
 
@@ -16,6 +16,8 @@ class CustomLayer(Layer):
     In a mixed batch private vectors of one input are spread over the dimensions before the last, as
     norms and scales use them; other layers leave the rows to the model, which maps or groups them.
     """
+
+    is_linear_map = False
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The plain layer's forward pass."""
@@ -48,20 +50,48 @@ class CustomLayer(Layer):
         return y
 
 
-class OwnLayer(MatrixLayout, CustomLayer):
-    """A module that is none of PyTorch's layers: its matrices are bound, whatever it does to them.
+class DeclaredLayer(CustomLayer):
+    """A module of which `register` told which tensors are bound, whatever it does with them.
 
-    Their last dimension is taken for that of the inputs.
+    `input_dims` is the dimension of each along which its inputs lie.
     """
 
+    conversion_settings = ("input_dims",)
+    input_dims: dict[str, int]
+
     def bound(self) -> dict[str, tuple[int, int]]:
-        """All of its parameters that are not vectors."""
-        own = self.named_parameters(recurse=False)
-        return {name: (matrix.shape[-1], 1) for name, matrix in own if not is_vector(matrix)}
+        """What was declared; dimensions before inputs and outputs belong to the outputs."""
+        return {name: (self.stored(name).shape[dim], 1) for name, dim in self.input_dims.items()}
+
+    def to_matrix(self, name: str, weight: Tensor) -> Tensor:
+        """The inputs last."""
+        return weight.movedim(self.input_dims[name], -1)
+
+    def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
+        """The inputs back in their place."""
+        return matrix.movedim(-1, self.input_dims[name])
+
+
+class OwnLayer(CustomLayer):
+    """A module that is none of PyTorch's layers: norms written by hand, or private as a whole."""
+
+    binds_weights = False
+
+    def bound(self) -> dict[str, tuple[int, int]]:
+        """No weight."""
+        return {}
+
+    def running_statistics(self) -> list[str]:
+        """Its buffers, if it is like a norm: all that it learns is vectors."""
+        if not all(map(is_vector, self.parameters(recurse=False))):
+            return []
+        return list(dict(self.named_buffers(recurse=False)))
 
 
 class Keeper(Layer):
     """A module with layers in it: what it keeps beside them is the task's, wherever it is read."""
+
+    binds_weights = False
 
     def bound(self) -> dict[str, tuple[int, int]]:
         """No weight: it is not known how they are used."""

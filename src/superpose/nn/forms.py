@@ -1,10 +1,10 @@
-"""Which plain layer becomes which superposed one."""
+"""Which plain layer becomes which superposed one; PyTorch's own classes are declared here."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from superpose.nn.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
-from superpose.nn.custom import CustomLayer, Keeper, OwnLayer, is_vector
+from superpose.nn.custom import CustomLayer, DeclaredLayer, Keeper, OwnLayer, is_vector
+from superpose.nn.experts import EXPERTS
 from superpose.nn.layer import Layer
 from superpose.nn.linear import Embedding, Linear, TransposedLinear
 from superpose.nn.norm import (
@@ -40,8 +41,9 @@ from superpose.nn.norm import (
 )
 from superpose.nn.plain import computes_as, computes_by_class, layer_class
 from superpose.nn.recurrent import GRU, LSTM, RNN
+from superpose.nn.registry import InputDims, declaration, input_dims, register
 
-WEIGHTED: dict[type[nn.Module], type[Layer]] = {
+PYTORCH: dict[type[nn.Module], type[Layer] | InputDims] = {
     nn.Linear: Linear,
     nn.Conv1d: Conv1d,
     nn.Conv2d: Conv2d,
@@ -53,8 +55,10 @@ WEIGHTED: dict[type[nn.Module], type[Layer]] = {
     nn.RNN: RNN,
     nn.LSTM: LSTM,
     nn.GRU: GRU,
-}
-NORMS: dict[type[nn.Module], type[Layer]] = {
+    nn.RNNCell: {"weight_ih": -1, "weight_hh": -1},
+    nn.LSTMCell: {"weight_ih": -1, "weight_hh": -1},
+    nn.GRUCell: {"weight_ih": -1, "weight_hh": -1},
+    nn.Bilinear: {"weight": -1},  # (outputs, first inputs, second inputs): the second are bound
     nn.BatchNorm1d: BatchNorm1d,
     nn.BatchNorm2d: BatchNorm2d,
     nn.BatchNorm3d: BatchNorm3d,
@@ -65,19 +69,27 @@ NORMS: dict[type[nn.Module], type[Layer]] = {
     nn.InstanceNorm3d: InstanceNorm3d,
     nn.LayerNorm: LayerNorm,
     nn.RMSNorm: RMSNorm,
-    ComplexBatchNorm: SuperposedComplexBatchNorm,
+    nn.Embedding: Embedding,
+    nn.EmbeddingBag: {},
 }
-TABLES: dict[type[nn.Module], type[Layer]] = {nn.Embedding: Embedding}
-LOOK_UPS = (nn.Embedding, nn.EmbeddingBag)
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, torch.jit.ScriptModule)
 """What nothing can be put into, because all that is in them is run or counted."""
+
+for plain, pytorch_form in PYTORCH.items():
+    register(plain, pytorch_form)
+register(ComplexBatchNorm, SuperposedComplexBatchNorm)
+register("transformers.Conv1D", TransposedLinear)  # GPT-2's linear layer
+for name, dims in EXPERTS.items():
+    register(f"transformers.{name}", dims)
 
 
 def form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None:
     """What a layer becomes, which may be private as a whole; None if it is left alone."""
-    tables = TABLES if entire else {}
-    known = WEIGHTED | _transposed(module) | NORMS | tables
-    return _known_form(layer, module, known) or _own_form(layer, module, entire)
+    return (
+        _known_form(layer, module, entire)
+        or _declared_form(layer, module)
+        or _own_form(layer, module, entire)
+    )
 
 
 def keeper_form(layer: str, module: nn.Module, asked: bool) -> type[Layer] | None:
@@ -94,13 +106,28 @@ def keeper_form(layer: str, module: nn.Module, asked: bool) -> type[Layer] | Non
 
 def kept(module: nn.Module) -> dict[str, nn.Parameter]:
     """The tensors that a module of no such form keeps, and none of the layers in it."""
-    known = isinstance(module, (*WEIGHTED, *NORMS, *LOOK_UPS)) or _transposed(module)
     runs_all = isinstance(module, CONTAINERS) and not isinstance(module, ParametrizationList)
-    if (known and not is_parametrized(module)) or runs_all:
+    if (_declared_layer(module) and not is_parametrized(module)) or runs_all:
         return {}
     own = {n: t for n, t in module.named_parameters(recurse=False) if t.is_floating_point()}
     held = {id(tensor) for child in module.children() if own for tensor in child.parameters()}
     return {name: tensor for name, tensor in own.items() if id(tensor) not in held}
+
+
+def binds_weights(layer: str, module: nn.Module) -> bool:
+    """Whether modules of its class have weights that are bound."""
+    kind = _declared_layer(module)
+    return bool(input_dims(layer, module)) if kind is None else kind.binds_weights
+
+
+def undeclared(layer: str, module: nn.Module) -> bool:
+    """Whether a module has matrices, and it is not known how it uses them.
+
+    One with layers in it is not meant: what it keeps beside them is mostly tables.
+    """
+    known = _declared_layer(module) or input_dims(layer, module) is not None
+    matrices = (not is_vector(tensor) for tensor in module.parameters(recurse=False))
+    return not known and _computes_alone(layer, module) and any(matrices)
 
 
 def makes_weights(layer: str, module: nn.Module) -> bool:
@@ -108,47 +135,69 @@ def makes_weights(layer: str, module: nn.Module) -> bool:
     return "parametrizations" in layer.split(".") or is_parametrized(module)
 
 
-def _known_form(
-    layer: str, module: nn.Module, forms: dict[type[nn.Module], type[Layer]]
-) -> type[Layer] | None:
+def _known_form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None:
     """A layer whose class computes something else than PyTorch's does so with the task's tensors.
 
     There is none if that cannot be told from its class, or if its weight is not one to be bound.
     """
-    for plain, kind in forms.items():
-        if not isinstance(module, plain) or not computes_by_class(module):
-            continue
-        custom = not computes_as(module, plain)
-        if not custom or issubclass(kind, NormLayer) or _keeps_weight(module):
-            kinds = (CustomLayer, kind) if custom else (kind,)
-            taken = _taken(module, plain, kinds)
-            if taken:
-                raise _hidden(layer, module, taken)
-            return _made(kinds, module, tuple(module._parameters) if custom else ())
-    return None
+    found = declaration(module)
+    kind = _declared_layer(module)
+    if found is None or kind is None or not computes_by_class(module):
+        return None
+    if issubclass(kind, Embedding) and not entire:
+        return None
+    custom = not computes_as(module, found.kind)
+    if custom and not issubclass(kind, NormLayer) and not _keeps_weight(module):
+        return None
+    kinds = (CustomLayer, kind) if custom else (kind,)
+    taken = _taken(module, found.kind, kinds)
+    if taken:
+        raise _hidden(layer, module, taken)
+    return _made(kinds, module, tuple(module._parameters) if custom else ())
+
+
+def _declared_form(layer: str, module: nn.Module) -> type[Layer] | None:
+    """A module some of whose tensors are bound, by a declaration of their dimensions."""
+    dims = input_dims(layer, module)
+    if not dims or not computes_by_class(module) or makes_weights(layer, module):
+        return None
+    if not all(module._parameters[name].is_floating_point() for name in dims):  # type: ignore[union-attr]
+        return None  # quantised
+    taken = _taken(module, nn.Module, (DeclaredLayer,))
+    if taken:
+        raise _hidden(layer, module, taken)
+    return _made((DeclaredLayer,), module, tuple(module._parameters))
 
 
 def _own_form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None:
-    """A module of another kind, whose class says what it computes from tensors of its own alone."""
-    learned = list(module.parameters(recurse=False))
-    held = [t for child in module.children() for t in (*child.parameters(), *child.buffers())]
-    computes = type(module).forward is not nn.Module.forward and computes_by_class(module)
-    if not learned or held or not computes or isinstance(module, nn.RNNBase):
-        return None
-    if makes_weights(layer, module):  # whether or not a task is active
+    """A module of another kind whose vectors are as a norm's, or that is private as a whole."""
+    if not _computes_alone(layer, module):
         return None
     if not entire:
-        numbers = all(tensor.is_floating_point() for tensor in learned)  # quantised ones are not
-        own = [*learned, *module.buffers(recurse=False)]
-        matrices = any(not is_vector(tensor) for tensor in learned)
-        if isinstance(module, (*NORMS, *LOOK_UPS)) or not numbers:
+        learned, buffers = module.parameters(recurse=False), module.buffers(recurse=False)
+        own = [*learned, *buffers]  # of which the latter may be constants, and large
+        if _declared_layer(module) or not all(map(is_vector, own)):
             return None
-        if not matrices and not all(is_vector(tensor) for tensor in own):
-            return None  # its buffers may be constants, and large
+        if not all(tensor.is_floating_point() for tensor in module.parameters(recurse=False)):
+            return None  # quantised
     taken = _taken(module, nn.Module, (OwnLayer,))
     if taken and entire:
         raise _hidden(layer, module, taken)
     return None if taken else _made((OwnLayer,), module, tuple(module._parameters))
+
+
+def _computes_alone(layer: str, module: nn.Module) -> bool:
+    """Whether a module's class says what it computes, from tensors of its own alone."""
+    held = [t for child in module.children() for t in (*child.parameters(), *child.buffers())]
+    learns = next(module.parameters(recurse=False), None) is not None
+    computes = type(module).forward is not nn.Module.forward and computes_by_class(module)
+    alone = learns and computes and not held and not isinstance(module, nn.RNNBase)
+    return alone and not makes_weights(layer, module)  # which run whether or not a task is active
+
+
+def _declared_layer(module: nn.Module) -> type[Layer] | None:
+    found = declaration(module)
+    return None if found is None or isinstance(found.form, Mapping) else found.form
 
 
 def _made(kinds: tuple[type[Layer], ...], module: Any, read: tuple[str, ...]) -> type[Layer]:
@@ -169,12 +218,6 @@ def _keeps_weight(module: Any) -> bool:
         return False
     weight = module._parameters.get("weight")
     return weight is not None and weight.is_floating_point() and weight.shape == shape
-
-
-def _transposed(module: nn.Module) -> dict[type[nn.Module], type[Layer]]:
-    """GPT-2's linear layer, known by its name: `transformers` need not be installed."""
-    kinds = [kind for kind in type(module).__mro__ if kind.__name__ == "Conv1D"]
-    return {k: TransposedLinear for k in kinds if k.__module__.startswith("transformers.")}
 
 
 def _taken(module: nn.Module, plain: type, kinds: Iterable[type[Layer]]) -> str | None:

@@ -45,18 +45,16 @@ class Layer(nn.Module):
     W₀ + W C(k) then, and `guides` a matrix that its gradient is multiplied by. `batch_dim` is where
     the rows of a batch are, first unless it is said. With a `pairing`, a bound weight is that of
     another layer for each task.
+
+    A class says of its layers whether they have weights to bind, whether what they give is linear
+    in what they are given (so that packing can solve for them, and projection guide them), whether
+    their weights may be complex, and what `convert` sets on them.
     """
 
-    _added: ClassVar[tuple[str, ...]] = (  # attributes that a plain layer does not have
-        "path",
-        "plain_class",
-        "contexts",
-        "private",
-        "bases",
-        "guides",
-        "batch_dim",
-        "pairing",
-    )
+    binds_weights: ClassVar[bool] = True
+    is_linear_map: ClassVar[bool] = False
+    has_complex_form: ClassVar[bool] = False
+    conversion_settings: ClassVar[tuple[str, ...]] = ()
 
     path: str
     plain_class: type[nn.Module]
@@ -79,11 +77,11 @@ class Layer(nn.Module):
         """For each weight that can be bound: its number of inputs, and of groups."""
         raise NotImplementedError
 
-    def to_matrix(self, weight: Tensor) -> Tensor:
+    def to_matrix(self, name: str, weight: Tensor) -> Tensor:
         """A bound weight as (outputs, inputs), or (groups, outputs, inputs) if there are groups."""
         raise NotImplementedError
 
-    def from_matrix(self, matrix: Tensor) -> Tensor:
+    def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
         """The inverse of `to_matrix`."""
         raise NotImplementedError
 
@@ -135,7 +133,7 @@ class Layer(nn.Module):
         self, name: str, context: Context, weight: Tensor, rows: int | None = None
     ) -> Tensor:
         """W₀ + W C(k), or W C(k) without a base; with rows, a weight for each, (rows, *W.shape)."""
-        matrix, base = self.to_matrix(weight), self.bases.get(name)
+        matrix, base = self.to_matrix(name, weight), self.bases.get(name)
         if rows is None:
             bound = self.grouped(name, context).bind_weight(matrix)
         else:
@@ -147,7 +145,7 @@ class Layer(nn.Module):
             else:
                 repeated = matrix.flatten(1, -2)
             bound = context.by_row().bind_weight(repeated).view(matrix.shape)
-        own = self.from_matrix(bound)
+        own = self.from_matrix(name, bound)
         return own if base is None else base + own
 
     def superpose(
@@ -184,10 +182,12 @@ class Layer(nn.Module):
 
     def unbound(self) -> list[str]:
         """What no context binds: biases, scales, statistics."""
-        own: list[tuple[str, Tensor]] = list(self.named_parameters(recurse=False))
-        if not self.bound():  # a norm's buffers are statistics, other layers' are constants
-            own += self.named_buffers(recurse=False)
-        return [name for name, _ in own if name not in self.contexts]
+        own = [name for name, _ in self.named_parameters(recurse=False)]
+        return [name for name in (*own, *self.running_statistics()) if name not in self.contexts]
+
+    def running_statistics(self) -> list[str]:
+        """Buffers that it changes as it learns; those of most layers are constants."""
+        return []
 
     def make_private(self, names: Iterable[str]) -> None:
         """Let each task have its own of these tensors."""
@@ -199,7 +199,8 @@ class Layer(nn.Module):
             if not name.endswith(CONTEXT):
                 getattr(self, name).requires_grad_(part.trained)
         plain = self.plain_class
-        for name in self._added:
+        own = "path plain_class contexts private bases guides batch_dim pairing"
+        for name in (*own.split(), *self.conversion_settings):
             delattr(self, name)
         self._modules.pop(STATE, None)
         self.__class__ = plain  # type: ignore[assignment]
@@ -284,14 +285,14 @@ class Layer(nn.Module):
         self, selected: Selected, name: str, x: Tensor, rows: int, outputs: slice | None = None
     ) -> Tensor:
         """(W₀ + W C(k)) x, each row by its own context; all of the outputs, or some."""
-        weight = self.to_matrix(selected.private.get(name, self.stored(name)))
+        weight = self.to_matrix(name, selected.private.get(name, self.stored(name)))
         context, base = selected.contexts.get(name), self.bases.get(name)
         own = weight if outputs is None else weight[..., outputs, :]
         bound = x if context is None else self.bind(context, x, rows)
         y = self.multiply(bound, own, rows, self.guides.get(name))
         if base is None:
             return y
-        common = self.to_matrix(base)
+        common = self.to_matrix(name, base)
         return y + F.linear(x, common if outputs is None else common[outputs])
 
     def multiply(self, x: Tensor, weight: Tensor, rows: int, guide: Tensor | None = None) -> Tensor:
@@ -341,11 +342,11 @@ class Layer(nn.Module):
 class MatrixLayout(Layer):
     """Weights that are kept as (outputs, inputs)."""
 
-    def to_matrix(self, weight: Tensor) -> Tensor:
+    def to_matrix(self, name: str, weight: Tensor) -> Tensor:
         """The weight itself."""
         return weight
 
-    def from_matrix(self, matrix: Tensor) -> Tensor:
+    def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
         """The matrix itself."""
         return matrix
 

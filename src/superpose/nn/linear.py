@@ -15,12 +15,13 @@ from superpose.nn.selection import NotDirect, Selected, TaskIds
 class LinearLayer(Layer):
     """A weight that multiplies the last dimension; the input is bound."""
 
+    is_linear_map = True
     weight: Any = of_active_task("weight")
     bias: Any = of_active_task("bias")
 
     def bound(self) -> dict[str, tuple[int, int]]:
         """One weight, of all the inputs."""
-        return {"weight": (self.to_matrix(self.stored("weight")).shape[-1], 1)}
+        return {"weight": (self.to_matrix("weight", self.stored("weight")).shape[-1], 1)}
 
     def superposed(self, x: Tensor, task: TaskIds | None) -> Tensor:
         """W C(k) x + b; `task` is for a layer used by itself, outside a superposed model."""
@@ -32,8 +33,10 @@ class LinearLayer(Layer):
             return self.add_bias(self.product(selected, "weight", x, rows), bias, rows)
         context, base = selected.contexts.get("weight"), self.bases.get("weight")
         bound = x if context is None else context.bind(x)
-        y = functional.linear(bound, self.to_matrix(weight), bias, self.guides.get("weight"))
-        return y if base is None else y + F.linear(x, self.to_matrix(base))
+        y = functional.linear(
+            bound, self.to_matrix("weight", weight), bias, self.guides.get("weight")
+        )
+        return y if base is None else y + F.linear(x, self.to_matrix("weight", base))
 
 
 class Linear(LinearLayer, MatrixLayout, nn.Linear):
@@ -46,6 +49,7 @@ class Linear(LinearLayer, MatrixLayout, nn.Linear):
     torch.Size([2, 3])
     """
 
+    has_complex_form = True
     __init__ = standalone(nn.Linear)
 
     def forward(self, input: Tensor, task: TaskIds | None = None) -> Tensor:
@@ -56,11 +60,11 @@ class Linear(LinearLayer, MatrixLayout, nn.Linear):
 class TransposedLinear(LinearLayer):
     """A linear layer that keeps its weight as (inputs, outputs), as GPT-2's `Conv1D` does."""
 
-    def to_matrix(self, weight: Tensor) -> Tensor:
+    def to_matrix(self, name: str, weight: Tensor) -> Tensor:
         """The weight transposed."""
         return weight.mT
 
-    def from_matrix(self, matrix: Tensor) -> Tensor:
+    def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
         """The matrix transposed."""
         return matrix.mT
 
@@ -72,6 +76,7 @@ class TransposedLinear(LinearLayer):
 class Embedding(Layer, nn.Embedding):
     """A table that every task has for itself: a look-up has no input that could be bound."""
 
+    binds_weights = False
     weight: Any = of_active_task("weight")
 
     def bound(self) -> dict[str, tuple[int, int]]:

@@ -17,12 +17,17 @@ STATISTICS = ("running_mean", "running_var")
 class NormLayer(Layer):
     """No weight is bound: what a norm layer learns is too small to be superposed."""
 
+    binds_weights = False
     weight: Any = of_active_task("weight")
     bias: Any = of_active_task("bias")
 
     def bound(self) -> dict[str, tuple[int, int]]:
         """No weight."""
         return {}
+
+    def running_statistics(self) -> list[str]:
+        """All of its buffers."""
+        return list(dict(self.named_buffers(recurse=False)))
 
     def own(self, selected: Selected, *names: str) -> list[Tensor | None]:
         """The task's tensors of these names, or the layer's if they are shared."""

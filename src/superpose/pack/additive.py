@@ -69,7 +69,7 @@ def add_term(packed: Packed, number: int, net: nn.Module, sign: int) -> None:
             if tensor in layer.bases:
                 own = own - layer.bases[tensor].detach().double()
             context = layer.grouped(tensor, layer.contexts[tensor].derive(number))
-            term = layer.from_matrix(context.unbind_weight(layer.to_matrix(own)))
+            term = layer.from_matrix(tensor, context.unbind_weight(layer.to_matrix(tensor, own)))
             target = getattr(layer.slot(number), tensor)
             with torch.no_grad():
                 target.copy_(target.double() + sign * term)

@@ -15,9 +15,7 @@ from torch import Tensor, nn
 from superpose.contexts import Context
 from superpose.errors import SuperposeError
 from superpose.model import layers
-from superpose.nn.attention import MultiheadAttention
 from superpose.nn.conv import ForwardConv
-from superpose.nn.custom import CustomLayer
 from superpose.nn.layer import Layer
 from superpose.nn.linear import LinearLayer
 from superpose.nn.names import joined
@@ -45,8 +43,7 @@ class Weight:
     name: str
 
     def __post_init__(self) -> None:
-        linear = isinstance(self.layer, (LinearLayer, ForwardConv, MultiheadAttention))
-        if not linear or isinstance(self.layer, CustomLayer):
+        if not self.layer.is_linear_map:
             kind = type(self.layer).__name__
             raise SuperposeError(
                 f"{kind} {self.layer.path!r} is not one linear map, so it can be neither solved "
@@ -80,14 +77,14 @@ class Weight:
         layer = self.layer
         if isinstance(layer, ForwardConv):
             return layer.to_blocks(weight).flatten(2)
-        return layer.to_matrix(weight).unsqueeze(0)
+        return layer.to_matrix(self.name, weight).unsqueeze(0)
 
     def from_matrix(self, matrix: Tensor) -> Tensor:
         """The inverse of `matrix`."""
         layer = self.layer
         if isinstance(layer, ForwardConv):
             return layer.from_blocks(matrix.unflatten(-1, (-1, prod(layer.kernel_size))))
-        return layer.from_matrix(matrix.squeeze(0))
+        return layer.from_matrix(self.name, matrix.squeeze(0))
 
     def bind(self, x: Tensor, context: Context) -> Tensor:
         """C(k) x for inputs (groups, rows, features)."""

@@ -1,0 +1,389 @@
+"""`sp.nn.register`: which tensors of a module are bound, and along which dimension."""
+
+import copy
+
+import pytest
+import torch
+from cases import real_family
+from checks import TASKS, assert_plain_bit_for_bit, copies, randomise_private, rows_one_by_one
+from torch import nn
+
+import superpose as sp
+from superpose.nn.experts import EXPERTS
+from superpose.nn.registry import FORMS
+
+
+def undeclared_product():
+    """A new class each time: y = x @ W + b with W (inputs, outputs), as GPT-OSS keeps it."""
+
+    class Product(nn.Module):
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(inputs, outputs) / inputs**0.5)
+            self.bias = nn.Parameter(torch.zeros(outputs))
+
+        def forward(self, x):
+            return x @ self.weight + self.bias
+
+    return Product
+
+
+class Product(undeclared_product()):
+    """The same, declared."""
+
+
+sp.nn.register(Product, {"weight": -2})
+
+
+class Experts(nn.Module):
+    """Both orientations in one module, with a bias for each expert, and a layer inside."""
+
+    def __init__(self, inputs, outputs, experts=3):
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(experts, inputs, 8) / inputs**0.5)
+        self.down = nn.Parameter(torch.randn(experts, outputs, 8) / 8**0.5)
+        self.shift = nn.Parameter(torch.randn(experts, outputs))
+        self.gate = nn.Linear(inputs, experts)
+
+    def forward(self, x):
+        hidden = (x.unsqueeze(-2).unsqueeze(-2) @ self.up).squeeze(-2).relu()  # (…, experts, 8)
+        each = torch.einsum("...ei,eoi->...eo", hidden, self.down) + self.shift
+        return (self.gate(x).softmax(-1).unsqueeze(-1) * each).sum(-2)
+
+
+sp.nn.register(Experts, {"up": -2, "down": -1})
+
+
+class Cells(nn.Module):
+    def __init__(self, kind, inputs, hidden):
+        super().__init__()
+        self.cell = kind(inputs, hidden)
+
+    def forward(self, x):
+        h = self.cell(x)
+        h = self.cell(x, h)
+        return h[0] if isinstance(h, tuple) else h
+
+
+class Twice(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.form = nn.Linear(inputs, 5), nn.Bilinear(5, inputs, outputs)
+
+    def forward(self, x):
+        return self.form(self.first(x), x)
+
+
+DECLARED = {
+    "inputs first": lambda m, n: nn.Sequential(Product(m, n)),
+    "experts": lambda m, n: nn.Sequential(Experts(m, n)),
+    "RNNCell": lambda m, n: Cells(nn.RNNCell, m, n),
+    "LSTMCell": lambda m, n: Cells(nn.LSTMCell, m, n),
+    "GRUCell": lambda m, n: Cells(nn.GRUCell, m, n),
+    "Bilinear": lambda m, n: nn.Sequential(Twice(m, n)),
+}
+BOUND = {
+    "inputs first": {"0.weight": 7},
+    "experts": {"0.up": 7, "0.down": 8, "0.gate.weight": 7},
+    "RNNCell": {"cell.weight_ih": 7, "cell.weight_hh": 6},
+    "LSTMCell": {"cell.weight_ih": 7, "cell.weight_hh": 6},
+    "GRUCell": {"cell.weight_ih": 7, "cell.weight_hh": 6},
+    "Bilinear": {"0.first.weight": 7, "0.form.weight": 7},
+}
+declared = pytest.mark.parametrize("name", DECLARED)
+
+
+def made(name, inputs=7, outputs=6):
+    torch.manual_seed(0)
+    return DECLARED[name](inputs, outputs).eval(), torch.randn(5, inputs)
+
+
+@declared
+def test_what_is_declared_is_bound_along_its_inputs(name):
+    model = sp.superpose(made(name)[0], tasks=2)
+    layers = [m for m in model.modules() if isinstance(m, sp.nn.Layer)]
+    bound = {f"{la.path}.{n}": c.dim for la in layers for n, c in la.contexts.items()}
+    assert bound == BOUND[name]
+    assert sorted(model.summary().superposed) == sorted(bound)
+    assert model.summary().shared == []
+
+
+@declared
+def test_identity_is_the_plain_network(name):
+    assert_plain_bit_for_bit(*made(name))
+
+
+@declared
+@real_family
+def test_a_task_computes_what_is_read_out(name, family):
+    net, x = made(name)
+    model = randomise_private(sp.superpose(net, family, tasks=4)).eval()
+    y = model(x, task=1)
+    torch.testing.assert_close(sp.unsuperpose(model, 1)(x), y)
+    assert (y - model(x, task=2)).abs().max() > 1e-2
+    assert sp.unsuperpose(model).state_dict().keys() == net.state_dict().keys()
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+
+
+@declared
+def test_the_gradient_is_that_of_the_plain_network_bound(name):
+    """d/dW of f(x; W C) is (d/dW' f(x; W')) Cᵀ at W' = W C, in the declared orientation."""
+    net, x = made(name)
+    model = sp.superpose(net, "rotation", tasks=2).double()
+    plain = sp.unsuperpose(model, 1)
+    for one in (lambda z: model(z, task=1), plain):
+        one(x.double()).square().sum().backward()
+    for layer in (m for m in model.modules() if isinstance(m, sp.nn.Layer)):
+        for tensor, bound in layer.contexts.items():
+            context = bound.derive(1)
+            read = plain.get_parameter(f"{layer.path}.{tensor}").grad
+            wanted = layer.from_matrix(
+                tensor, context.transpose().bind_weight(layer.to_matrix(tensor, read))
+            )
+            torch.testing.assert_close(getattr(layer, tensor).grad, wanted)
+
+
+@declared
+def test_copies_pickles_and_files_keep_the_declaration(name, tmp_path):
+    net, x = made(name)
+    model = randomise_private(sp.superpose(net, "hadamard", tasks=4)).eval()
+    expected = model(x, task=2)
+    for other in copies(model, net, tmp_path / "model.safetensors"):
+        torch.testing.assert_close(other(x, task=2), expected)
+
+
+def moved(model, x, y):
+    """How much a step on task 0 moves task 1, as a share of what it moves task 0."""
+    before = [model(x, task=task).detach() for task in (0, 1)]
+    shared = dict(model.named_parameters())
+    loss = (model(x, task=0) - y).square().mean()
+    (grad,) = torch.autograd.grad(loss, [shared["0.weight"]])
+    with torch.no_grad():
+        shared["0.weight"] -= grad
+        changes = [(model(x, task=t) - before[t]).norm() for t in (0, 1)]
+    return float(changes[1] / changes[0])
+
+
+def test_a_step_on_one_task_moves_another_far_less_than_its_own():
+    torch.manual_seed(0)
+    x, y = torch.randn(32, 2048), torch.randn(32, 64)
+    model = sp.superpose(nn.Sequential(Product(2048, 64)), "binary", tasks=2)
+    assert moved(model, x, y) < 0.2
+    kind = undeclared_product()
+    sp.nn.register(kind, {"weight": -1})  # the outputs are bound: nothing keeps tasks apart
+    wrong = sp.superpose(nn.Sequential(kind(2048, 64)), "binary", tasks=2)
+    assert moved(wrong, x, y) > 0.8
+
+
+def test_an_undeclared_module_is_shared_with_one_warning_that_says_how_to_declare_it():
+    kind = undeclared_product()
+    net = nn.Sequential(kind(6, 5), kind(5, 4), nn.Linear(4, 3))
+    with pytest.warns(UserWarning, match="stay shared") as found:
+        model = sp.superpose(net, tasks=4)
+    (only,) = found
+    told = str(only.message)
+    assert told.startswith("the matrices of 0, 1 stay shared by all tasks")
+    assert told.count('sp.nn.register(Product, {"weight": -1})') == 1
+    assert "name them in skip or private_layers" in told
+    assert only.filename == __file__
+    assert model.summary().shared == ["0.weight", "1.weight"]
+    assert model.summary().private == ["0.bias", "1.bias", "2.bias"]
+    x = torch.randn(5, 6)
+    randomise_private(model)
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    skipped = sp.superpose(net, tasks=2, skip=["0", "1"])
+    assert skipped.summary().private == ["2.bias"]
+    own = sp.superpose(net, tasks=4, private_layers=["0", "1.weight"])
+    assert own.summary().private == ["0.weight", "0.bias", "1.weight", "1.bias", "2.bias"]
+    randomise_private(own)
+    torch.testing.assert_close(own(x, task=1), sp.unsuperpose(own, 1)(x))
+
+
+def test_a_network_of_undeclared_modules_alone_says_how_to_declare_them():
+    kind = undeclared_product()
+    with pytest.raises(sp.SuperposeError, match=r"no layer to superpose.*sp\.nn\.register\(Prod"):
+        sp.superpose(nn.Sequential(kind(6, 5)), tasks=2)
+
+
+def test_undeclared_matrices_that_differ_are_private_when_models_are_packed():
+    kind = undeclared_product()
+    nets = {name: nn.Sequential(nn.Linear(6, 6), kind(6, 5)) for name in "ab"}
+    packed = sp.pack(nets, method="sum")
+    assert "1.weight" in packed.summary().private
+    packed = sp.pack({name: nn.Sequential(Product(6, 5)) for name in "ab"}, method="sum")
+    assert packed.summary().superposed == ["0.weight"]
+
+
+@declared
+def test_one_model_packed_comes_out_as_it_went_in(name):
+    net, x = made(name)
+    packed = sp.pack({"a": net}, "rotation", method="sum")
+    torch.testing.assert_close(sp.unpack(packed, "a")(x), net(x), rtol=1e-4, atol=1e-5)
+    plain = dict(net.named_parameters())
+    stored = {n: w for n, w in packed.named_parameters() if n in packed.summary().superposed}
+    assert all((w - plain[n]).abs().max() > 1e-2 for n, w in stored.items())
+
+
+def test_a_subclass_is_what_its_nearest_base_is():
+    class Scaled(Product):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class Turned(Product):
+        def forward(self, x):
+            return x @ self.weight.T
+
+    sp.nn.register(Turned, {"weight": -1})
+    x = torch.randn(5, 7)
+    for kind, dim in ((Scaled, 7), (Turned, 4)):
+        model = sp.superpose(nn.Sequential(kind(7, 4)), tasks=2)
+        assert model[0].contexts["weight"].dim == dim
+        inputs = x if dim == 7 else x[:, :4]
+        torch.testing.assert_close(model(inputs, task=1), sp.unsuperpose(model, 1)(inputs))
+
+
+def test_a_declared_module_may_be_the_whole_network():
+    net, x = Product(7, 4), torch.randn(5, 7)
+    model = sp.superpose(net, tasks=2)
+    assert model.summary().superposed == ["weight"]
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+
+
+def test_a_declared_module_with_a_forward_set_on_it_is_left_alone_with_a_warning():
+    net = nn.Sequential(Product(6, 4), nn.Linear(4, 3))
+    net[0].forward = lambda x: x @ net[0].weight
+    with pytest.warns(match="^0 stay shared by all tasks, because they were customised"):
+        assert sp.superpose(net, tasks=2).summary().superposed == ["1.weight"]
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ({"wieght": -1}, r'registered with {"wieght": -1}, and \'0\' has no tensor \'wieght\'; it'),
+        ({"weight": -3}, r"no dimension -3 of 'weight'; it has weight \(6, 5\), bias \(5,\)"),
+        ({"bias": -2}, "no dimension -2 of 'bias'"),
+    ],
+)
+def test_a_declaration_that_does_not_fit_is_an_error(dims, message):
+    kind = undeclared_product()
+    sp.nn.register(kind, dims)
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.superpose(nn.Sequential(kind(6, 5), nn.Linear(5, 4)), tasks=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "message"),
+    [
+        (nn.Linear(2, 2), {"weight": -1}, "is no class of modules: register the class itself"),
+        (dict, {"weight": -1}, "is no class of modules"),
+        (nn.Identity, {"weight": 1}, "Identity: 'weight': 1: .*counted from the end"),
+        (nn.Identity, {"weight": True}, "'weight': True"),
+        (nn.Identity, {0: -1}, "0: -1: give the name of a tensor"),
+        (nn.Identity, -1, "Identity: -1 tells no tensors"),
+        (nn.Identity, nn.Linear, "tells no tensors that are bound"),
+        (nn.Bilinear, {"weight": -2}, r'Bilinear is registered already, with {"weight": -1}'),
+        (nn.Linear, {"weight": -1}, "Linear is registered already, with Linear"),
+    ],
+)
+def test_what_cannot_be_declared_is_an_error(kind, form, message):
+    before = dict(FORMS)
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.nn.register(kind, form)
+    assert before == FORMS
+
+
+def test_declaring_the_same_again_changes_nothing():
+    sp.nn.register(Product, {"weight": -2})
+
+
+def test_a_declaration_is_copied():
+    kind, dims = undeclared_product(), {"weight": -2}
+    sp.nn.register(kind, dims)
+    dims["weight"] = -1
+    assert sp.superpose(nn.Sequential(kind(6, 5)), tasks=2)[0].contexts["weight"].dim == 6
+
+
+def test_a_layer_of_ones_own_is_what_a_class_becomes():
+    class Tripled(nn.Linear):
+        def forward(self, x):
+            return 3 * super().forward(x)
+
+    class SuperposedTripled(sp.nn.Linear):
+        def forward(self, input, task=None):
+            return 3 * self.superposed(input, task)
+
+    sp.nn.register(Tripled, SuperposedTripled)
+    model, x = sp.superpose(nn.Sequential(Tripled(6, 5)), tasks=4), torch.randn(5, 6)
+    assert isinstance(model[0], SuperposedTripled)
+    randomise_private(model)
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+
+
+def test_declared_modules_have_no_complex_form():
+    with pytest.raises(sp.SuperposeError, match="Product '0' has no complex-valued form"):
+        sp.superpose(nn.Sequential(Product(6, 5)), "complex", tasks=2)
+
+
+def saved(net, path):
+    sp.save(sp.superpose(net, tasks=2), path)
+    return path
+
+
+def test_a_file_tells_what_has_to_be_declared(tmp_path):
+    kind = undeclared_product()
+    sp.nn.register(kind, {"weight": -2})
+    path = saved(nn.Sequential(kind(6, 6), kind(6, 6)), tmp_path / "many.safetensors")
+    header, _ = sp.checkpoint.read(path)
+    assert header["forms"] == [
+        {"class": "Product", "input_dims": {"weight": -2}, "layers": ["0", "1"]}
+    ]
+    other = undeclared_product()
+    net = nn.Sequential(other(6, 6), other(6, 6))
+    call = r'call sp\.nn\.register\(Product, {"weight": -2}\)'
+    with pytest.raises(sp.SuperposeError, match=f"'0' was bound by .*not declared here: {call}"):
+        sp.load(path, net)
+    sp.nn.register(other, {"weight": -1})
+    with pytest.raises(sp.SuperposeError, match=f'declared with {{"weight": -1}} here: {call}'):
+        sp.load(path, net)
+
+
+def test_a_file_of_a_shared_module_is_not_read_as_bound(tmp_path):
+    kind = undeclared_product()
+    net = nn.Sequential(kind(6, 6), nn.Linear(6, 6))
+    with pytest.warns(match="stay shared"):
+        path = saved(net, tmp_path / "many.safetensors")
+    with pytest.warns(match="stay shared"):
+        sp.load(path, net)
+    sp.nn.register(kind, {"weight": -2})
+    with pytest.raises(sp.SuperposeError, match=r"'0' is declared with .* was shared by all tasks"):
+        sp.load(path, net)
+
+
+def test_files_of_other_layers_record_no_forms(tmp_path):
+    header, _ = sp.checkpoint.read(saved(nn.Linear(4, 4), tmp_path / "many.safetensors"))
+    assert header["forms"] == []
+
+
+def test_names_of_classes_are_those_of_transformers_alone():
+    class MixtralExperts(nn.Module):  # of this module
+        def __init__(self):
+            super().__init__()
+            self.gate_up_proj = nn.Parameter(torch.randn(2, 4, 4))
+            self.down_proj = nn.Parameter(torch.randn(2, 4, 4))
+
+        def forward(self, x):
+            return x + (self.gate_up_proj @ self.down_proj).sum()
+
+    net = nn.Sequential(nn.Linear(4, 4), MixtralExperts())
+    with pytest.warns(match="the matrices of 1 stay shared"):
+        sp.superpose(net, tasks=2)
+    MixtralExperts.__module__ = "transformers.models.mixtral.modeling_mixtral"
+    superposed = sp.superpose(net, tasks=2).summary().superposed
+    assert superposed == ["0.weight", "1.gate_up_proj", "1.down_proj"]
+    changed = copy.deepcopy(net)
+    del changed[1].down_proj  # as another version might have it
+    with pytest.warns(match="the matrices of 1 stay shared"):
+        sp.superpose(changed, tasks=2)
+    assert len(EXPERTS) == len(set(EXPERTS)) > 120
