@@ -129,9 +129,9 @@ def learning() -> str:
 def zoo() -> str:
     """Architectures of `transformers`, and what became of them."""
     lines = [
-        "| architecture | weights bound | shared, beside embeddings | mixed batches | packed "
+        "| architecture | weights bound | shared, beside embeddings | mixed batches | time | packed "
         "| exported |",
-        "|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows("models/transformers"):
         normed = {name.partition(".parametrizations")[0] for name in row["shared"]}
@@ -149,7 +149,8 @@ def zoo() -> str:
         else:
             packed = f"yes, {row['delta_way'].split()[0]}"
         exported = "one task at a time" if row["exported_rows"] is None else "yes"
-        cells = (row["name"], str(row["bound"]), ", ".join(shared), mixed, packed, exported)
+        time = f"{row['ratio']:.1f}"
+        cells = (row["name"], str(row["bound"]), ", ".join(shared), mixed, time, packed, exported)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

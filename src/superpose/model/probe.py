@@ -40,7 +40,7 @@ def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
     found = known.get((way, batch.kind))
     if found is None or any(norm.training for norm in found.norms):
         norms = check_independent(model)
-        ways = tuple(one for one in WAYS if way in (AUTO, one))
+        ways = WAYS if way == AUTO else (way,)
         with _lock:
             found = (_of_tokens if batch.tokens else _of_rows)(model, batch, tasks, ways)
         found = replace(found, norms=norms)
@@ -120,23 +120,23 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
                 "dimension of what it is given, say where with batch_dim"
             )
         for way in ways:
-            if way == "grouped":
-                break
             try:
-                direct = way == "direct"
-                values = (
-                    run(by_row, every) if direct else _mapped_quickly(model, by_row, some, dims)
-                )
+                if way == "direct":
+                    values = run(by_row, every)
+                elif way == "mapped":
+                    values = _mapped_quickly(model, by_row, some, dims)
+                else:  # each task by itself, which is right where rows do not change each other
+                    values = together
                 if any(tensor.is_meta for tensor in values):
                     raise SuperposeError("the network returns a tensor that is each row's own")
-                if _agree(values, dims, each, rounding):
-                    return _checked(Way(way, "; ".join(why), dims), list(each.values()), rounding)
-                why.append(f"not {way}: rows meet in it")
+                if way != "grouped" and not _agree(values, dims, each, rounding):
+                    raise SuperposeError("rows meet in it")
+                return _checked(Way(way, "; ".join(why), dims), list(each.values()), rounding)
             except Exception as error:  # whatever a network does with rows where it has none
                 why.append(f"not {way}: {_reason(error)}")
-    if "grouped" not in ways:
+    if len(ways) == 1:
         raise SuperposeError(f"the way {ways[0]!r} was chosen, and it is not right: {why[0]}")
-    return _checked(Way("grouped", "; ".join(why), dims), list(each.values()), rounding)
+    raise SuperposeError(f"a mixed batch of this network cannot be computed: {'; '.join(why)}")
 
 
 def _spread(rows: int, count: int) -> Tensor:

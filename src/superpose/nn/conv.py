@@ -75,33 +75,48 @@ class ConvLayer(Layer):
     def superposed(self, x: Tensor, task: TaskIds | None, size: Size = None) -> Tensor:
         """(W C(k)) ∗ x + b; `size` is that of a transposed convolution's output."""
         selected, rows = self.selected(task)
-        stored = self.stored("weight")
-        x = functional.complex_like(x, stored)
-        weight = selected.private.get("weight", stored)
-        context = selected.contexts.get("weight")
-        spatial = len(self.kernel_size)
-        if rows is not None:
-            self.check_rows(x, rows, spatial + 2)
-        given, base = x, None
-        if context is not None and rows is not None and self.mode == "channel":
-            x, base = self.bind_channels(context, x), self.bases.get("weight")
-        elif context is not None:
-            weight = self.bind_weight("weight", context, weight, rows)
+        weight = selected.private.get("weight", self.stored("weight"))
         bias = selected.private.get("bias", self.stored("bias"))
+        context = selected.contexts.get("weight")
+        x = functional.complex_like(x, weight)
         if rows is None:
+            if context is not None:
+                weight = self.bind_weight("weight", context, weight)
             return self.convolve(x, weight, bias, self.groups, size)
-        if weight.ndim == stored.ndim:
-            y = self.convolve(x, weight, None, self.groups, size)
-        else:  # a kernel for each row
-            side_by_side = x.flatten(0, 1).unsqueeze(0)
-            groups = rows * self.groups
-            y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, size)
-            y = y.view(rows, -1, *y.shape[2:])
-        if base is not None:
-            y = y + self.convolve(given, base, None, self.groups, size)
+        spatial = len(self.kernel_size)
+        self.check_rows(x, rows, spatial + 2)
+        y = self.by_row(x, weight, context, rows, size)
         if bias is None:
             return y
         return y + bias.to(y.dtype).view(-1, self.out_channels, *[1] * spatial)
+
+    def by_row(
+        self, x: Tensor, weight: Tensor, context: Context | None, rows: int, size: Size
+    ) -> Tensor:
+        """The same without a bias, each row by its own context, or by a kernel of its own."""
+        base = None if context is None else self.bases.get("weight")
+        shared = weight.ndim == self.stored("weight").ndim
+        if context is not None and self.mode == "channel":
+            y = self.convolve(self.bind_channels(context, x), weight, None, self.groups, size)
+        elif context is not None and shared and self.has_few_patches(x):
+            y = self.by_patches(context, x, weight)
+        elif context is None and shared:
+            return self.convolve(x, weight, None, self.groups, size)
+        else:
+            if context is not None:
+                weight, base = self.bind_weight("weight", context, weight, rows), None
+            side_by_side, groups = x.flatten(0, 1).unsqueeze(0), rows * self.groups
+            y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, size)
+            y = y.view(rows, -1, *y.shape[2:])
+        return y if base is None else y + self.convolve(x, base, None, self.groups, size)
+
+    def has_few_patches(self, x: Tensor) -> bool:
+        """Whether binding what the kernel meets takes less memory than a kernel for each row."""
+        return False
+
+    def by_patches(self, context: Context, x: Tensor, weight: Tensor) -> Tensor:
+        """W C(k) on every patch of x that the kernel meets, each row by its own context."""
+        raise NotImplementedError
 
     def bind_channels(self, context: Context, x: Tensor) -> Tensor:
         """C(k) on the channels of x (rows, channels, …), each row and group by its own."""
@@ -129,6 +144,29 @@ class ForwardConv(ConvLayer):
     def forward(self, input: Tensor, task: TaskIds | None = None) -> Tensor:
         """The convolution, and the argument's name, of PyTorch's layer."""
         return self.superposed(input, task)
+
+    def has_few_patches(self, x: Tensor) -> bool:
+        """Fewer than outputs; PyTorch takes patches of images, real ones, with zeros around."""
+        taken = len(self.kernel_size) == 2 and self.groups == 1 and not x.is_complex()
+        if not taken or self.padding_mode != "zeros" or isinstance(self.padding, str):
+            return False
+        return prod(self._output_sizes(x)) < self.out_channels
+
+    def by_patches(self, context: Context, x: Tensor, weight: Tensor) -> Tensor:
+        """One product for all rows and places."""
+        size: Any = self.kernel_size
+        patches = F.unfold(x, size, self.dilation, self.padding, self.stride)  # type: ignore[arg-type]
+        bound = context.by_row().bind(patches.mT)  # (rows, places, channels · positions)
+        y = functional.linear(bound, weight.flatten(1)).mT
+        return y.reshape(*y.shape[:2], *self._output_sizes(x))
+
+    def _output_sizes(self, x: Tensor) -> list[int]:
+        layer: Any = self
+        options = zip(self.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
+        return [
+            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+            for size, (kernel, stride, padding, dilation) in zip(x.shape[2:], options, strict=True)
+        ]
 
     def convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, size: Size
