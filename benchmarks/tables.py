@@ -129,8 +129,8 @@ def learning() -> str:
 def zoo() -> str:
     """Architectures of `transformers`, and what became of them."""
     lines = [
-        "| architecture | weights bound | shared, beside embeddings | mixed batches | time | packed "
-        "| exported |",
+        "| architecture | weights bound | shared, beside embeddings | mixed batches | time "
+        "| packed | exported |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows("models/transformers"):

@@ -21,6 +21,7 @@ from superpose.model import Superposed, build, layers, private_state
 from superpose.nn.convert import Conversion
 from superpose.nn.custom import DeclaredLayer
 from superpose.nn.names import joined
+from superpose.nn.patterns import FamilyByLayer
 from superpose.nn.private import STATE, Part, is_private, is_sharded
 from superpose.nn.registry import input_dims, told
 from superpose.pack import Packed
@@ -59,7 +60,7 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
     superposition = model.superposition
     header = {
         "format": FORMAT,
-        "family": contexts.describe(superposition.family),
+        "family": _described(superposition.family),
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
         "spent": superposition.spent,
@@ -106,7 +107,7 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
         _check_form(path, net, form)
     model = build(
         net,
-        contexts.from_description(header["family"]),
+        _family(header["family"]),
         dict(header["tasks"]),
         header["seed"],
         Conversion(**header["conversion"]),
@@ -184,6 +185,18 @@ def context_digest(model: Superposed) -> str:
             steps = (real / QUANTUM).round().to(torch.int64)
             digest.update(bound.layer.encode() + b"\0" + steps.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
+
+
+def _described(family: FamilyByLayer) -> dict[str, Any]:
+    if not isinstance(family, dict):
+        return contexts.describe(family)
+    return {"patterns": [[pattern, contexts.describe(one)] for pattern, one in family.items()]}
+
+
+def _family(described: dict[str, Any]) -> FamilyByLayer:
+    if "patterns" not in described:
+        return contexts.from_description(described)
+    return {pattern: contexts.from_description(one) for pattern, one in described["patterns"]}
 
 
 def _forms(model: Superposed) -> list[dict[str, Any]]:

@@ -250,6 +250,35 @@ def test_a_declared_module_may_be_the_whole_network():
     torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
 
 
+def test_a_declared_tensor_that_is_made_from_others_is_left_alone_with_a_warning():
+    net = nn.Sequential(Product(6, 4), nn.Linear(4, 3))
+    nn.utils.parametrizations.weight_norm(net[0])
+    with pytest.warns(match="^0 stay shared by all tasks, because they were customised"):
+        assert sp.superpose(net, tasks=2).summary().superposed == ["1.weight"]
+
+
+def test_a_declared_tensor_may_be_none():
+    class Maybe(Product):
+        def __init__(self):
+            super().__init__(6, 4)
+            self.register_parameter("other", None)
+
+    sp.nn.register(Maybe, {"weight": -2, "other": -1})
+    model = sp.superpose(nn.Sequential(Maybe()), tasks=2)
+    assert model.summary().superposed == ["0.weight"]
+
+
+def test_a_declared_module_can_be_private_as_a_whole_or_shared():
+    net, x = nn.Sequential(Experts(7, 6), nn.Linear(6, 3)), torch.randn(5, 7)
+    model = randomise_private(sp.superpose(net, tasks=4, private_layers=["0"]))
+    assert model.summary().superposed == ["1.weight"]
+    assert {"0.up", "0.down", "0.shift"} <= set(model.summary().private)
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    shared = sp.superpose(net, tasks=2, private="shared").summary()
+    assert (shared.private, "0.shift" in shared.shared) == ([], True)
+
+
 def test_a_declared_module_with_a_forward_set_on_it_is_left_alone_with_a_warning():
     net = nn.Sequential(Product(6, 4), nn.Linear(4, 3))
     net[0].forward = lambda x: x @ net[0].weight

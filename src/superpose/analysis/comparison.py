@@ -22,6 +22,7 @@ from superpose.contexts.base import Composition
 from superpose.errors import SuperposeError
 from superpose.model import Superposed
 from superpose.nn.layer import Layer
+from superpose.nn.patterns import several_families
 from superpose.pack.additive import Additive
 from superpose.pack.calibration import Rows
 from superpose.pack.distil import logits
@@ -94,10 +95,11 @@ def crosstalk(
     weights = weights_of(packed)
     first = next(iter(names))
     method = packed.packing_method if isinstance(packed, Packed) else None
-    family = packed.superposition.family
+    families = several_families(packed.superposition.family)
     summed = isinstance(method, Additive)
     unpredictable = Composition if summed else Identity
-    predictable = isinstance(method, (Additive, Solve)) and not isinstance(family, unpredictable)
+    known = not any(isinstance(family, unpredictable) for family in families)
+    predictable = isinstance(method, (Additive, Solve)) and known
     rows = {task: Rows.of(task, inputs[task]) for task in names}
     with quiet_run(), evaluating(packed):
         ordered = in_order(sources.open(first), weights, rows[first][:2])

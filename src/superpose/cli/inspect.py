@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
@@ -44,7 +44,13 @@ class InspectCommand:
             return
         tasks = facts["tasks"]
         print(f"{self.file}: {len(tasks)} models: {', '.join(map(str, tasks))}")
-        print(f"{facts['method']}, {facts['family']['name']} contexts, seed {facts['seed']}")
+        print(f"{facts['method']}, {_told(facts['family'])} contexts, seed {facts['seed']}")
         print(f"{facts['shared_bytes']:,} bytes shared, {facts['private_bytes']:,} bytes private")
         for name, shape in facts["tensors"].items():
             print(f"  {name} {tuple(shape)}")
+
+
+def _told(family: Any) -> str:
+    if "patterns" not in family:
+        return str(family["name"])
+    return ", ".join(f"{pattern}: {one['name']}" for pattern, one in family["patterns"])

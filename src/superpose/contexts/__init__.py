@@ -121,6 +121,8 @@ def family(wanted: str | Family) -> Family:
     """
     if isinstance(wanted, Family):
         return wanted
+    if not isinstance(wanted, str):
+        raise SuperposeError(f"{wanted!r} is no family: give one, or its name, such as 'binary'")
     if wanted in COMPOSED:
         made = COMPOSED[wanted].__name__
         raise SuperposeError(f"the family {wanted!r} needs options: give {made}(…) itself")

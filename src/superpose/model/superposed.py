@@ -28,6 +28,7 @@ from superpose.nn.complex import complexify
 from superpose.nn.convert import AUTO, Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
+from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.plain import layer_class, made_of
 from superpose.nn.private import STATE, PrivateState, is_private
 from superpose.nn.selection import NotDirect, Selection, Stale, Tasks, active, untraced
@@ -50,7 +51,7 @@ _chosen: ContextVar[Mapping[int, Ids]] = ContextVar("chosen", default={})  # noq
 class Superposition:
     """What a superposed model knows of its tasks: all of it goes into a checkpoint."""
 
-    family: Family
+    family: FamilyByLayer
     seed: int
     names: dict[Name, int]  # what users call a task → the number in its keys
     conversion: Conversion
@@ -60,7 +61,7 @@ class Superposition:
 
     def __post_init__(self) -> None:
         """Ask once, not at every forward pass."""
-        self.complex_valued = self.family.complex_valued
+        self.complex_valued = several_families(self.family)[0].complex_valued
 
     @property
     def knows_direct(self) -> bool:
@@ -334,7 +335,7 @@ class Superposed(nn.Module):
 
 def superpose(
     net: nn.Module,
-    family: str | Family = "binary",
+    family: str | Family | Mapping[str, str | Family] = "binary",
     tasks: int | Iterable[str] = 2,
     *,
     seed: int = 0,
@@ -357,8 +358,10 @@ def superpose(
 
     Layers named in `private_layers` (an output layer, an embedding) become private as a whole, and
     so do tensors that a module keeps beside its layers (a table of positions). Layers named in
-    `skip` stay plain and shared. `conv="channel"` binds the channels of a convolution's input
-    instead of its kernel. `learnable=True` trains the family's own numbers.
+    `skip` stay plain and shared. A name stands for all that is in the layer, and may be a pattern,
+    "*.stem". So may those of several families, `{"encoder.*": "hadamard", "*": "binary"}`, of which
+    a layer has the first that it matches. `conv="channel"` binds the channels of a convolution's
+    input instead of its kernel. `learnable=True` trains the family's own numbers.
     The rows of a batch are in the first dimension of every tensor that the network is given;
     `batch_dim` says where they are else, as a number or by the argument's name, with None for a
     tensor that has no rows: `batch_dim={"mask": None}`. `mixed` is how mixed batches are computed:
@@ -376,7 +379,7 @@ def superpose(
     check_names(labels)
     return build(
         net,
-        contexts.with_learning(contexts.family(family), learnable),
+        _with_learning(family_by_layer(family), learnable),
         {label: number for number, label in enumerate(labels)},
         seed,
         Conversion(
@@ -391,9 +394,15 @@ def superpose(
     )
 
 
+def _with_learning(family: FamilyByLayer, learnable: bool) -> FamilyByLayer:
+    if isinstance(family, dict):
+        return {name: contexts.with_learning(one, learnable) for name, one in family.items()}
+    return contexts.with_learning(family, learnable)
+
+
 def build(
     net: nn.Module,
-    family: Family,
+    family: FamilyByLayer,
     names: dict[Name, int],
     seed: int,
     conversion: Conversion,
@@ -418,7 +427,7 @@ def build(
     seed = int(seed)
     _check_attributes(net, kind)
     model = copy.deepcopy(net)
-    if family.complex_valued:
+    if several_families(family)[0].complex_valued:
         model = complexify(model, seed)
     convert(model, family, seed, conversion)
     plain: Any = type(model)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from superpose.contexts import Family
 from superpose.errors import SuperposeError
 from superpose.nn.conv import ConvLayer
 from superpose.nn.custom import DeclaredLayer, Keeper, OwnLayer, is_vector
@@ -26,6 +25,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.names import inside, joined
 from superpose.nn.norm import NormLayer
 from superpose.nn.pairing import pair
+from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
 from superpose.nn.private import is_private
 from superpose.nn.registry import input_dims, told
 
@@ -69,11 +69,12 @@ class Conversion:
         return None if isinstance(self.batch_dim, dict) else self.batch_dim
 
 
-def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion) -> None:
+def convert(model: nn.Module, family: FamilyByLayer, seed: int, conversion: Conversion) -> None:
     """Turn the layers of a model into superposed ones and give them their contexts."""
-    _check_names(model, conversion)
-    skip = conversion.skip
     modules = dict(model.named_modules())
+    conversion = _with_names(conversion, model)
+    families = LayerFamilies(family, modules)
+    skip = conversion.skip
     batch_dims = dict(_batch_dims(modules))
     for name, module in modules.items():
         _check_initialised(name, module)
@@ -82,10 +83,11 @@ def convert(model: nn.Module, family: Family, seed: int, conversion: Conversion)
         kind = _form(name, module, conversion)
         if kind is not None:
             batch_dim = batch_dims.get(name, conversion.layers_batch_dim)
-            _become(kind, module, name, family, seed, batch_dim, conversion)
+            _become(kind, module, name, families, seed, batch_dim, conversion)
         elif isinstance(module, nn.MultiheadAttention):
             skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
     _check_converted(type(model), modules, skip, conversion)
+    families.check_used(m.path for m in modules.values() if isinstance(m, Layer) and m.contexts)
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
     _freeze_templates(modules.values())
@@ -105,10 +107,13 @@ class Summary:
     private: list[str]
     shared: list[str]
     mixed: list[str]  # how mixed batches are computed, as far as it was found out
+    families: dict[str, list[str]]  # which of the superposed ones each family binds
 
     def __str__(self) -> str:
+        several = len(self.families) > 1
+        by_family = {f"superposed, {one}": names for one, names in self.families.items()}
         kinds = {
-            "superposed": self.superposed,
+            **(by_family if several else {"superposed": self.superposed}),
             "private to each task": self.private,
             "shared by all tasks": self.shared,
             "mixed batches": self.mixed or ["found out with the first one"],
@@ -125,21 +130,23 @@ def summarise(model: nn.Module, layers: Iterable[Layer], mixed: list[str]) -> Su
     paths = [(path, layer) for path, layer in every if isinstance(layer, Layer)]
     told = {joined(path, name) for path, la in paths for name in (*la.contexts, *la.private)}
     rest = [name for name in model.state_dict() if not is_private(name)]
-    return Summary(superposed, private, [name for name in rest if name not in told], mixed)
+    families: dict[str, list[str]] = {}
+    for layer in layers:
+        for name, context in layer.contexts.items():
+            families.setdefault(str(context.family), []).append(joined(layer.path, name))
+    shared = [name for name in rest if name not in told]
+    return Summary(superposed, private, shared, mixed, families)
 
 
-def _check_names(model: nn.Module, conversion: Conversion) -> None:
-    """What is skipped is layers; what is private may be tensors, too."""
+def _with_names(conversion: Conversion, model: nn.Module) -> Conversion:
+    """Patterns replaced by what they match: layers to skip; layers and tensors to be private."""
     modules = dict(model.named_modules())
     tensors = dict(model.named_parameters(remove_duplicate=False))
-    for option, names, known in (
-        ("skip", conversion.skip, modules),
-        ("private_layers", conversion.private_layers, modules | tensors),
-    ):
-        for name in names:
-            if name not in known:
-                there = ", ".join(repr(known) for known in modules if known)
-                raise SuperposeError(f"{option}: there is no layer {name!r}; there are {there}")
+    return replace(
+        conversion,
+        skip=matching("skip", conversion.skip, modules),
+        private_layers=matching("private_layers", conversion.private_layers, modules | tensors),
+    )
 
 
 def _form(name: str, module: nn.Module, conversion: Conversion) -> type[Layer] | None:
@@ -160,7 +167,7 @@ def _become(
     kind: type[Layer],
     module: nn.Module,
     name: str,
-    family: Family,
+    families: LayerFamilies,
     seed: int,
     batch_dim: int | None,
     conversion: Conversion,
@@ -179,7 +186,7 @@ def _become(
         module.mode = conversion.conv
     if isinstance(module, DeclaredLayer):
         module.input_dims = input_dims(name, module) or {}
-    chosen = None if entire else family
+    chosen = families.of(name) if kind.binds_weights and not entire else None
     module.superpose(plain, name, chosen, seed, batch_dim, conversion.base)
     module.make_private(_tasks_own(module, conversion))
     if not module.contexts and not module.private:

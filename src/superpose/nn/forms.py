@@ -161,8 +161,9 @@ def _declared_form(layer: str, module: nn.Module) -> type[Layer] | None:
     dims = input_dims(layer, module)
     if not dims or not computes_by_class(module) or makes_weights(layer, module):
         return None
-    if not all(module._parameters[name].is_floating_point() for name in dims):  # type: ignore[union-attr]
-        return None  # quantised
+    bound = [module._parameters.get(name) for name in dims]
+    if any(tensor is None or not tensor.is_floating_point() for tensor in bound):
+        return None  # made from other tensors, or quantised
     taken = _taken(module, nn.Module, (DeclaredLayer,))
     if taken:
         raise _hidden(layer, module, taken)
@@ -174,11 +175,11 @@ def _own_form(layer: str, module: nn.Module, entire: bool) -> type[Layer] | None
     if not _computes_alone(layer, module):
         return None
     if not entire:
-        learned, buffers = module.parameters(recurse=False), module.buffers(recurse=False)
-        own = [*learned, *buffers]  # of which the latter may be constants, and large
+        learned = list(module.parameters(recurse=False))
+        own = [*learned, *module.buffers(recurse=False)]  # which may be constants, and large
         if _declared_layer(module) or not all(map(is_vector, own)):
             return None
-        if not all(tensor.is_floating_point() for tensor in module.parameters(recurse=False)):
+        if not all(tensor.is_floating_point() for tensor in learned):
             return None  # quantised
     taken = _taken(module, nn.Module, (OwnLayer,))
     if taken and entire:

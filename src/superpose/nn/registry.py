@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer
@@ -100,20 +100,21 @@ def input_dims(layer: str, module: nn.Module) -> dict[str, int] | None:
     found = declaration(module)
     if found is None or not isinstance(found.form, Mapping):
         return None
-    own = module._parameters
+    own, missing = module._parameters, object()
     for tensor, dim in found.form.items():
-        missing, parameter = tensor not in own, own.get(tensor)
-        if not missing and (parameter is None or -dim <= parameter.ndim):
+        there_is = own.get(tensor, getattr(module, tensor, missing))  # or made from others
+        if there_is is None or (isinstance(there_is, Tensor) and -dim <= there_is.ndim):
             continue
         if found.by_name:
             return None
         there = ", ".join(f"{n} {tuple(t.shape)}" for n, t in own.items() if t is not None)
-        what = f"no tensor {tensor!r}" if missing else f"no dimension {dim} of {tensor!r}"
+        is_tensor = isinstance(there_is, Tensor)
+        what = f"no dimension {dim} of {tensor!r}" if is_tensor else f"no tensor {tensor!r}"
         raise SuperposeError(
             f"{class_name(found.kind)} was registered with {told(found.form)}, and {layer!r} has "
             f"{what}; it has {there or 'none'}"
         )
-    return {tensor: dim for tensor, dim in found.form.items() if own[tensor] is not None}
+    return {t: dim for t, dim in found.form.items() if t not in own or own[t] is not None}
 
 
 def class_name(kind: type[nn.Module] | str) -> str:

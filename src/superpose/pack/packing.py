@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from superpose import contexts
 from superpose.contexts import Family
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
 from superpose.model import Name, build, check_names, layers, several
 from superpose.nn.convert import Conversion
 from superpose.nn.names import inside, joined
+from superpose.nn.patterns import family_by_layer, several_families
 from superpose.pack.calibration import check_calibration
 from superpose.pack.methods import PackingMethod, PackingOptions, known
 from superpose.pack.packed import Packed
@@ -23,7 +23,7 @@ from superpose.pack.sources import Source, Sources, checked
 
 def pack(
     models: Mapping[Any, Source],
-    family: str | Family = "binary",
+    family: str | Family | Mapping[str, str | Family] = "binary",
     *,
     method: str | PackingMethod = "solve",
     calibration: Mapping[Any, Any] | None = None,
@@ -72,13 +72,14 @@ def pack(
         calibration, base, random_pairing, batch_size, finetune, input_shape, track
     )
     way.check(options)
-    chosen = contexts.family(family)
-    if chosen.complex_valued:
+    chosen = family_by_layer(family)
+    every = several_families(chosen)
+    if every[0].complex_valued:
         raise SuperposeError(
             f"the family {family!r} makes networks complex-valued, so models could not come out as "
             "they went in: use 'phase', which is complex superposition for a real network"
         )
-    if isinstance(chosen, Drawn) and chosen.learnable:
+    if any(isinstance(one, Drawn) and one.learnable for one in every):
         raise SuperposeError(
             f"the weights of packed models are computed for contexts that stay as they are: leave "
             f"learnable out of {family!r}"

@@ -1,0 +1,244 @@
+"""Layers by pattern: skip, private_layers, and families for some layers."""
+
+import json
+import re
+
+import pytest
+import torch
+from checks import TASKS, copies, randomise_private, rows_one_by_one
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import superpose as sp
+from superpose import checkpoint
+from superpose.cli import main
+from superpose.contexts import Binary, Hadamard, Phase
+
+
+class Block(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.stem, self.body = nn.Linear(size, size), nn.Linear(size, size)
+        self.norm = nn.LayerNorm(size)
+        self.table = nn.Parameter(torch.randn(2, size))
+
+    def forward(self, x):
+        return self.norm(x + self.body(self.stem(x).relu()) + self.table.sum(0))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(Block(8), Block(8))
+        self.encoder_head, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.encoder_head(self.encoder(x)))
+
+
+def made():
+    torch.manual_seed(0)
+    return Net(), torch.randn(5, 8)
+
+
+def families(model):
+    layers = [m for m in model.modules() if isinstance(m, sp.nn.Layer) and m.contexts]
+    return {layer.path: layer.contexts["weight"].family for layer in layers}
+
+
+BOUND = [
+    "encoder.0.stem", "encoder.0.body", "encoder.1.stem", "encoder.1.body", "encoder_head", "head",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("skip", "left"),
+    [
+        (["*.stem"], ["encoder.0.body", "encoder.1.body", "encoder_head", "head"]),
+        (["encoder"], ["encoder_head", "head"]),
+        (["encoder.*"], ["encoder_head", "head"]),
+        (["encoder*"], ["head"]),
+        (["encoder.?"], ["encoder_head", "head"]),
+        (["encoder.[0]", "head"], ["encoder.1.stem", "encoder.1.body", "encoder_head"]),
+        (["head"], BOUND[:-1]),
+    ],
+)
+def test_what_matches_skip_is_left_alone(skip, left):
+    model = sp.superpose(made()[0], tasks=2, skip=skip)
+    assert list(families(model)) == left
+    assert (type(model.encoder[0].stem) is nn.Linear) == ("encoder.0.stem" not in left)
+
+
+@pytest.mark.parametrize(
+    ("private_layers", "own"),
+    [
+        (["*.stem"], {"encoder.0.stem.weight", "encoder.1.stem.weight"}),
+        (["*.table", "head"], {"encoder.0.table", "encoder.1.table", "head.weight"}),
+        (["encoder.1.ta*"], {"encoder.1.table"}),
+        (["*head"], {"encoder_head.weight", "head.weight"}),
+    ],
+)
+def test_what_matches_private_layers_is_private(private_layers, own):
+    net, x = made()
+    usual = set(sp.superpose(net, tasks=2).summary().private)
+    model = randomise_private(sp.superpose(net, tasks=4, private_layers=private_layers))
+    assert set(model.summary().private) - usual == own
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+
+
+@pytest.mark.parametrize("option", ["skip", "private_layers"])
+@pytest.mark.parametrize("pattern", ["*.stm", "Head", "encoder.2"])
+def test_a_pattern_that_matches_nothing_lists_what_there_is(option, pattern):
+    message = (
+        re.escape(f"{option}: there is no layer '{pattern}'; there are 'encoder', ") + ".*head"
+    )
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.superpose(made()[0], tasks=2, **{option: [pattern]})
+
+
+def test_the_first_pattern_that_a_layer_matches_tells_its_family():
+    net, x = made()
+    wanted = {"encoder.0": Phase(), "encoder.*": "hadamard", "*": "binary"}
+    model = randomise_private(sp.superpose(net, wanted, tasks=4, seed=3)).eval()
+    found = families(model)
+    assert list(found) == BOUND
+    assert list(found.values()) == [Phase(), Phase(), Hadamard(), Hadamard(), Binary(), Binary()]
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    alone = sp.superpose(net, "hadamard", tasks=4, seed=3)
+    read = [sp.unsuperpose(one, 2).encoder[1].stem.weight for one in (model, alone)]
+    assert torch.equal(*read)  # the key is that of the layer, whatever the others have
+
+
+def test_the_summary_tells_several_families():
+    net, _ = made()
+    model = sp.superpose(net, {"encoder": "hadamard", "*": "binary"}, tasks=2)
+    told = str(model.summary())
+    assert "superposed, Binary(learnable=False): encoder_head.weight, head.weight" in told
+    assert told.startswith("superposed, Hadamard(learnable=False): encoder.0.stem.weight")
+    assert model.summary().superposed == [f"{name}.weight" for name in BOUND]
+    assert str(sp.superpose(net, tasks=2).summary()).startswith("superposed: encoder.0.stem.weight")
+
+
+def test_one_layer_matches_a_star():
+    model = sp.superpose(nn.Linear(4, 3), {"*": "phase"}, tasks=2)
+    assert families(model) == {"": Phase()}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"encoder.*": "binary"}, "no pattern matches layer 'encoder_head': add one for it"),
+        (
+            {"*.norm": "binary", "*": "phase"},
+            r"'\*\.norm' matches no layer that is bound; .*'head'",
+        ),
+        ({"decoder.*": "binary", "*": "phase"}, r"family: there is no layer 'decoder\.\*'"),
+        ({"head": "complex", "*": "binary"}, "that of head makes a network complex-valued"),
+        ({}, "family={}: give a family"),
+        ({"*": "bnary"}, "unknown family 'bnary'"),
+        ({"*": None}, "None is no family"),
+    ],
+)
+def test_families_that_do_not_fit_are_errors(wanted, message):
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.superpose(made()[0], wanted, tasks=2)
+
+
+def test_layers_that_are_skipped_or_private_need_no_family():
+    wanted = {"encoder.*": "binary"}
+    model = sp.superpose(made()[0], wanted, tasks=2, skip=["head"], private_layers=["*_head"])
+    assert list(families(model)) == BOUND[:4]
+    with pytest.raises(sp.SuperposeError, match="'head' matches no layer that is bound"):
+        sp.superpose(made()[0], {"head": "phase", "*": "binary"}, tasks=2, skip=["head"])
+
+
+def test_contexts_are_learned_where_their_family_says_so():
+    net, x = made()
+    wanted = {"head": Phase(learnable=True), "*": "permutation"}
+    model = sp.superpose(net, wanted, tasks=2)
+    learned = [name for name in model.private_tensors(0) if name.endswith("_context")]
+    assert learned == ["head.weight_context"]
+    model(x, task=0).sum().backward()
+    assert model.private_parameters(0)[0].grad.abs().max() > 0
+    both = sp.superpose(net, {"head": "phase", "*": "binary"}, tasks=2, learnable=True)
+    assert len([n for n in both.private_tensors(0) if n.endswith("_context")]) == len(BOUND)
+    with pytest.raises(sp.SuperposeError, match="Permutation has no numbers to learn"):
+        sp.superpose(net, {"head": "phase", "*": "permutation"}, tasks=2, learnable=True)
+
+
+def test_complex_families_may_be_several():
+    net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    model = sp.superpose(net, {"0": "onepower", "*": "complex"}, tasks=2)
+    assert model(torch.randn(4, 6), task=1).shape == (4, 3)
+    assert model[0].weight.is_complex()
+
+
+def test_files_keep_patterns(tmp_path):
+    net, x = made()
+    wanted = {"encoder.0": "phase", "encoder.*": Hadamard(learnable=True), "*": "binary"}
+    model = sp.superpose(net, wanted, tasks=4, skip=["*.1.stem"], private_layers=["*_head"])
+    model = randomise_private(model).eval()
+    for other in copies(model, net, tmp_path / "many.safetensors"):
+        assert torch.equal(other(x, task=2), model(x, task=2))
+        assert families(other) == families(model)
+        assert list(other.superposition.family) == list(wanted)
+        assert other.superposition.conversion == model.superposition.conversion
+
+
+def tampered(path, change):
+    """The file with another header, whose checksum is right."""
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()[checkpoint.HEADER])
+    tensors = load_file(path)
+    del header["checksum"]
+    change(header["family"])
+    header["checksum"] = checkpoint._checksum(header, tensors)
+    save_file(tensors, path, {checkpoint.HEADER: json.dumps(header)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda family: family["patterns"].reverse(),
+        lambda family: family["patterns"][0].__setitem__(0, "encoder.0"),
+        lambda family: family["patterns"][0].__setitem__(1, {"name": "binary", "learnable": False}),
+    ],
+)
+def test_a_file_whose_patterns_were_changed_is_refused(tmp_path, change):
+    net, _ = made()
+    path = tmp_path / "many.safetensors"
+    sp.save(sp.superpose(net, {"encoder.*": "hadamard", "*": "binary"}, tasks=2), path)
+    tampered(path, lambda family: None)
+    sp.load(path, net)
+    tampered(path, change)
+    with pytest.raises(sp.SuperposeError, match="contexts derived here differ"):
+        sp.load(path, net)
+
+
+def test_one_family_is_described_as_before(tmp_path):
+    sp.save(sp.superpose(made()[0], "binary", tasks=2), tmp_path / "one.safetensors")
+    header, _ = checkpoint.read(tmp_path / "one.safetensors")
+    assert header["family"] == {"name": "binary", "learnable": False}
+
+
+def test_models_are_packed_with_families_by_pattern(tmp_path, capsys):
+    nets = {name: nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)) for name in "ab"}
+    rows = {name: torch.randn(60, 3) @ torch.randn(3, 16) for name in nets}
+    wanted = {"0": "hadamard", "*": "binary"}
+    packed = sp.pack(nets, wanted, calibration=rows)
+    assert list(families(packed).values()) == [Hadamard(), Binary()]
+    found = sp.crosstalk(packed, nets, rows)
+    assert len(found.layers) == 2
+    assert max(found.outputs.values()) < 0.1
+    sp.save(packed, tmp_path / "many.safetensors")
+    main(["inspect", str(tmp_path / "many.safetensors")])
+    assert "solve, 0: hadamard, *: binary contexts" in capsys.readouterr().out
+    some = sp.pack(nets, method="sum", private_layers=["[2]"])
+    assert some.summary().superposed == ["0.weight"]
+    with pytest.raises(sp.SuperposeError, match="makes networks complex-valued"):
+        sp.pack(nets, {"*": "complex"}, calibration=rows)
+    with pytest.raises(sp.SuperposeError, match="leave learnable out"):
+        sp.pack(nets, {"0": "binary", "*": Phase(learnable=True)}, calibration=rows)
