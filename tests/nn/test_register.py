@@ -60,9 +60,10 @@ class Heads(nn.Module):
     def __init__(self, inputs, outputs):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(inputs, 2, outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x):
-        return torch.einsum("...i,iho->...o", x, self.weight)
+        return torch.einsum("...i,iho->...o", x, self.weight) + self.bias
 
 
 sp.nn.register(Heads, {"weight": -3})
