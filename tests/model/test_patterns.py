@@ -155,6 +155,13 @@ def test_layers_that_are_skipped_or_private_need_no_family():
         sp.superpose(made()[0], {"head": "phase", "*": "binary"}, tasks=2, skip=["head"])
 
 
+def test_norms_need_no_family():
+    wanted = {"*.stem": "binary", "*.body": "phase", "*head": "hadamard"}
+    model = sp.superpose(made()[0], wanted, tasks=2)
+    assert list(families(model)) == BOUND
+    assert "encoder.0.norm.weight" in model.summary().private
+
+
 def test_contexts_are_learned_where_their_family_says_so():
     net, x = made()
     wanted = {"head": Phase(learnable=True), "*": "permutation"}

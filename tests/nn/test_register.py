@@ -54,6 +54,21 @@ class Experts(nn.Module):
 sp.nn.register(Experts, {"up": -2, "down": -1})
 
 
+class Heads(nn.Module):
+    """Inputs before two dimensions of outputs."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, 2, outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x):
+        return torch.einsum("...i,iho->...o", x, self.weight) + self.bias
+
+
+sp.nn.register(Heads, {"weight": -3})
+
+
 class Cells(nn.Module):
     def __init__(self, kind, inputs, hidden):
         super().__init__()
@@ -77,6 +92,7 @@ class Twice(nn.Module):
 DECLARED = {
     "inputs first": lambda m, n: nn.Sequential(Product(m, n)),
     "experts": lambda m, n: nn.Sequential(Experts(m, n)),
+    "heads": lambda m, n: nn.Sequential(Heads(m, n)),
     "RNNCell": lambda m, n: Cells(nn.RNNCell, m, n),
     "LSTMCell": lambda m, n: Cells(nn.LSTMCell, m, n),
     "GRUCell": lambda m, n: Cells(nn.GRUCell, m, n),
@@ -85,6 +101,7 @@ DECLARED = {
 BOUND = {
     "inputs first": {"0.weight": 7},
     "experts": {"0.up": 7, "0.down": 8, "0.gate.weight": 7},
+    "heads": {"0.weight": 7},
     "RNNCell": {"cell.weight_ih": 7, "cell.weight_hh": 6},
     "LSTMCell": {"cell.weight_ih": 7, "cell.weight_hh": 6},
     "GRUCell": {"cell.weight_ih": 7, "cell.weight_hh": 6},
