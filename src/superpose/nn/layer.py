@@ -94,16 +94,16 @@ class Layer(nn.Module):
         """The weights that have a base, as they stand: W₀ + W."""
         return {name: base + self.stored(name) for name, base in self.bases.items()}
 
-    def plain_tensors(self, selected: Selected, rows: int | None = None) -> dict[str, Tensor]:
-        """The same for what is selected; with rows, each tensor has one more dimension for them."""
+    def plain_tensors(self, selected: Selected) -> dict[str, Tensor]:
+        """The same for what is selected."""
         names = {**selected.private, **selected.contexts}
-        return {name: self.plain_tensor(selected, name, rows) for name in names}
+        return {name: self.plain_tensor(selected, name) for name in names}
 
-    def plain_tensor(self, selected: Selected, name: str, rows: int | None = None) -> Tensor:
+    def plain_tensor(self, selected: Selected, name: str) -> Tensor:
         """One of them."""
         own = selected.private[name] if name in selected.private else self.stored(name)
         context = selected.contexts.get(name)
-        return own if context is None else self.bind_weight(name, context, own, rows)
+        return own if context is None else self.bind_weight(name, context, own)
 
     def plain_with(self, tensors: dict[str, Tensor]) -> Any:
         """A plain layer that shares everything with this one but these tensors."""
