@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
 from superpose.model.structure import PLAIN, Rebuild, flatten
+from superpose.nn.private import Group, PrivateState
 
 if TYPE_CHECKING:
     from superpose.model.superposed import Superposed
@@ -20,6 +22,7 @@ BatchDim = int | None | Mapping[str, int | None]
 """Where the rows are in each tensor; None is first, or, for the name of an argument, nowhere."""
 
 MASKS = dict.fromkeys(("mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask"))
+VALUES = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, Enum)
 SEQUENCES = ("src", "tgt", "memory", "query", "key", "value", "input")
 
 
@@ -49,18 +52,30 @@ class Batch:
             if _of_module(model) is not None:
                 tensors, where, rebuild = _by_head(tensors, where, rebuild, rows)
             dims = [_of_rows(t, dim, rows) for t, dim in zip(tensors, where, strict=True)]
-        if tensors and not any(dims):
+        if not tensors:
+            raise SuperposeError(
+                f"there are {rows} tasks, one for each row, but no tensor with rows is found in "
+                "what the network is given: give it tensors, or one task for all"
+            )
+        if not any(dims):
             raise _without_rows(rows, tensors[0])
         single = [tuple(bool(size == 1) for size in tensor.shape) for tensor in tensors]
         shapes = tuple(zip(dims, (t.dtype for t in tensors), single, strict=True))
-        plain = tuple(x if isinstance(x, (bool, int, str)) else type(x) for x in rest)
+        plain = tuple(x if isinstance(x, VALUES) else type(x) for x in rest)
         objects = any(not isinstance(x, PLAIN) for x in rest)
-        kind = (tokens, model.training, shapes, plain)
+        own = (m for m in model.modules() if not isinstance(m, (PrivateState, Group)))
+        training = tuple(module.training for module in own)  # of any norm that takes statistics
+        kind = (tokens, training, shapes, plain)
         return cls(tensors, dims, rebuild, rows, tokens, objects, kind)
 
     def pairs(self) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
         """Each tensor, and where its rows are."""
         return zip(self.tensors, self.dims, strict=True)
+
+    @property
+    def coincides(self) -> tuple[tuple[bool, ...], ...]:
+        """Which sizes happen to be the number of rows, and could be taken for it."""
+        return tuple(tuple(size == self.rows for size in t.shape) for t in self.tensors)
 
     def take(self, index: Tensor) -> tuple[Any, Any]:
         """Inputs and options of some of the rows."""

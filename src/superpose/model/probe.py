@@ -36,7 +36,8 @@ MOST_KINDS = 256  # of batches that a model remembers the way of
 def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
     """The way for batches of this kind: looked up, or found out with a few rows of this one."""
     known = model.superposition.ways
-    found = known.get((way, batch.kind))
+    key = (way, batch.kind, batch.coincides)
+    found = known.get(key)
     if found is None:
         check_independent(model)
         ways = tuple(one for one in WAYS if way in (AUTO, one))
@@ -44,7 +45,7 @@ def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
             found = (_of_tokens if batch.tokens else _of_rows)(model, batch, tasks, ways)
         if len(known) >= MOST_KINDS:
             known.clear()
-        known[way, batch.kind] = found
+        known[key] = found
     return found
 
 
@@ -88,11 +89,12 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
     compared = _spread(count, min(PROBED, count)).tolist()
     every = torch.arange(count)
     why: list[str] = []
-    with still(model) as generator:
+    with still(model) as (generator, restore):
         by_row = _apart(model.selection_of(tasks), generator)
         some = batch.some(places, generator)
 
         def run(selection: Selection, rows: Tensor) -> list[Tensor]:
+            restore()  # a cache of another row's is not this one's
             inputs, options = some.take(rows)
             return flatten(model.pass_of(selection, inputs, options))[0]
 
@@ -111,6 +113,7 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
             if way == "grouped":
                 break
             try:
+                restore()
                 direct = way == "direct"
                 values = (
                     run(by_row, every) if direct else _mapped_quickly(model, by_row, some, dims)
@@ -139,10 +142,11 @@ def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[st
     places = [(slot == number).nonzero().flatten() for number in range(len(unique))]
     every = torch.arange(batch.rows)
     why = ""
-    with still(model) as generator:
+    with still(model) as (generator, restore):
         by_task = _apart(model.selection_of(unique), generator)
 
         def run(selection: Selection, tokens: Tensor) -> list[Tensor]:
+            restore()
             inputs, options = batch.take(tokens)
             return flatten(model.pass_of(selection, inputs, options))[0]
 

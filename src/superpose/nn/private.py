@@ -317,9 +317,14 @@ class Kept:
         """Whether these tasks have the same tensors, with the same numbers in them."""
         flats = state.flats(tasks)
         return len(flats) == len(self.memory) and all(
-            torch._C._is_alias_of(flat, memory) and torch.equal(flat, numbers)
+            _same_memory(flat, memory) and torch.equal(flat, numbers)
             for flat, memory, numbers in zip(flats, self.memory, self.numbers, strict=True)
         )
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether they share their memory; `data_ptr` would copy what is fresh."""
+    return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
 
 
 def fresh(start: Tensor) -> Tensor:
