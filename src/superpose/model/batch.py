@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -82,7 +83,7 @@ class Batch:
         inputs, options = self.rebuild([_taken(*pair, index) for pair in self.pairs()])
         return inputs, options
 
-    def some(self, index: Tensor, generator: torch.Generator) -> Batch:
+    def some(self, index: Tensor, generator: np.random.Generator) -> Batch:
         """A batch of a few rows, with noise for numbers that are all the same, or not finite."""
 
         def varied(tensor: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ class Batch:
                 return tensor
             if tensor.isfinite().all() and tensor.amin() != tensor.amax():
                 return tensor
-            noise = torch.randn(tensor.shape, generator=generator, device=generator.device)
+            noise = torch.tensor(generator.standard_normal(tensor.shape))
             return noise.to(tensor.device, tensor.dtype)
 
         few = [varied(_taken(t, dims, index)) if dims else t for t, dims in self.pairs()]

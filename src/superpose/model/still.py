@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -79,17 +80,18 @@ class State:
 
 
 @contextmanager
-def still(model: nn.Module) -> Iterator[tuple[torch.Generator, Callable[[], None]]]:
+def still(model: nn.Module) -> Iterator[tuple[np.random.Generator, Callable[[], None]]]:
     """No gradients and no random numbers, and the model is as before.
 
-    It gives numbers of its own, and a function that makes the model what it was, between passes.
+    It gives random numbers of its own, NumPy's, which are not stilled, and a function that makes
+    the model what it was, between passes.
     """
     devices = {t.device for t in model.parameters() if t.device.type == "cuda"}
     with torch.no_grad():
         state = State(model)
         try:
             with torch.random.fork_rng(devices), Still():  # type: ignore[no-untyped-call]
-                yield torch.Generator().manual_seed(0), state.restore
+                yield np.random.default_rng(0), state.restore
         finally:
             state.restore()
 

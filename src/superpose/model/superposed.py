@@ -279,9 +279,10 @@ class Superposed(nn.Module):
     def _in_turn(self, ids: Ids, inputs: Any, options: Any, error: NotDirect | None = None) -> Any:
         """A mixed batch that is mapped or grouped, or that turned out not to be direct."""
         batch, each = self._batch(ids, inputs, options)
-        if error is not None and batch.has_objects:  # the pass that failed may have written to them
+        chosen = error is not None and self.mixed == "direct"
+        if error is not None and (batch.has_objects or chosen):  # which it may have written to
             raise error
-        found = probe.find(self, batch, each, self.mixed)
+        found = probe.find(self, batch, each, self.mixed if error is None else "grouped")
         if found.name == "mapped":
             return ways.mapped(self, self.selection_of(ids), batch, found.dims)
         return ways.grouped(self, each, batch, found.dims)
