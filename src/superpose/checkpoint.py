@@ -281,6 +281,17 @@ def _name_of_format_1(part: Part, task: int) -> str:
 @torch.no_grad()
 def _restore(model: Superposed, shared: dict[str, Tensor], own: dict[str, Own]) -> None:
     model.load_state_dict(shared)
+    first: dict[int, str] = {}  # of the names that one tensor has in the network
+    names = {n: first.setdefault(id(t), n) for n, t in model.state_dict(keep_vars=True).items()}
+    lost = next(
+        (n for n, t in shared.items() if names[n] != n and not torch.equal(t, shared[names[n]])),
+        None,
+    )
+    if lost is not None:
+        raise SuperposeError(
+            f"{lost} is one tensor with another in the network, and by itself in the file: load it "
+            "into a network whose tensors are tied as they were"
+        )
     private_state(model).add(model.superposition.names.values())
     for group in private_state(model).groups.values():
         learned = [own.get(part.path, ([], None))[0] for part in group.parts]

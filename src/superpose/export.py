@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, layers, ways
 from superpose.model.batch import Batch
+from superpose.nn.convert import WAYS
 from superpose.nn.private import PrivateState
 from superpose.nn.selection import Selection
 
@@ -58,7 +59,10 @@ class Exportable(nn.Module):
             return network.pass_of(selection._replace(row=None), inputs, options)
         tokens = task.ndim == 2
         batch = Batch.of(network, task.shape[-1], tokens, (inputs, options))
-        found = network.superposition.ways.get((network.mixed, batch.kind))
+        known = network.superposition.ways.items()
+        wanted = (network.mixed, batch.kind)
+        alike = [way for (*kind, _), way in known if tuple(kind) == wanted]
+        found = max(alike, key=lambda way: WAYS.index(way.name), default=None)
         if found is None or found.name == "grouped":
             told = "it is not known yet" if found is None else f"it is {found}"
             raise SuperposeError(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
 from superpose.model.structure import Rebuild, flatten, objects, write
+from superpose.nn.private import Group, PrivateState
 
 if TYPE_CHECKING:
     from superpose.model.superposed import Superposed
@@ -21,6 +24,7 @@ BatchDim = int | None | Mapping[str, int | None]
 """Where the rows are in each tensor; None is first, or, for the name of an argument, nowhere."""
 
 MASKS = dict.fromkeys(("mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask"))
+VALUES = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, Enum)
 SEQUENCES = ("src", "tgt", "memory", "query", "key", "value", "input")
 
 
@@ -50,17 +54,29 @@ class Batch:
             if _of_module(model) is not None:
                 tensors, where, rebuild = _by_head(tensors, where, rebuild, rows)
             dims = [_of_rows(t, dim, rows) for t, dim in zip(tensors, where, strict=True)]
-        if tensors and not any(dims):
+        if not tensors:
+            raise SuperposeError(
+                f"there are {rows} tasks, one for each row, but no tensor with rows is found in "
+                "what the network is given: give it tensors, or one task for all"
+            )
+        if not any(dims):
             raise _without_rows(rows, tensors[0])
         single = [tuple(bool(size == 1) for size in tensor.shape) for tensor in tensors]
         shapes = tuple(zip(dims, (t.dtype for t in tensors), single, strict=True))
-        plain = tuple(x if isinstance(x, (bool, int, str)) else type(x) for x in rest)
-        kind = (tokens, model.training, shapes, plain)
+        plain = tuple(x if isinstance(x, VALUES) else type(x) for x in rest)
+        own = (m for m in model.modules() if not isinstance(m, (PrivateState, Group)))
+        training = tuple(module.training for module in own)  # of any norm that takes statistics
+        kind = (tokens, training, shapes, plain)
         return cls(tensors, dims, rebuild, rows, tokens, objects(given), kind)
 
     def pairs(self) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
         """Each tensor, and where its rows are."""
         return zip(self.tensors, self.dims, strict=True)
+
+    @property
+    def coincides(self) -> tuple[tuple[bool, ...], ...]:
+        """Which sizes happen to be the number of rows, and could be taken for it."""
+        return tuple(tuple(size == self.rows for size in t.shape) for t in self.tensors)
 
     def take(self, index: Tensor) -> tuple[Any, Any]:
         """Inputs and options of some of the rows."""
@@ -81,7 +97,7 @@ class Batch:
         same = {id(copied): own for own, copied in pairs}
         return tree_map(lambda leaf: same.get(id(leaf), leaf), value)
 
-    def some(self, index: Tensor, generator: torch.Generator) -> Batch:
+    def some(self, index: Tensor, generator: np.random.Generator) -> Batch:
         """A batch of a few rows, with noise for numbers that are all the same, or not finite."""
 
         def varied(tensor: Tensor) -> Tensor:
@@ -89,7 +105,7 @@ class Batch:
                 return tensor
             if tensor.isfinite().all() and tensor.amin() != tensor.amax():
                 return tensor
-            noise = torch.randn(tensor.shape, generator=generator, device=generator.device)
+            noise = torch.tensor(generator.standard_normal(tensor.shape))
             return noise.to(tensor.device, tensor.dtype)
 
         few = [varied(_taken(t, dims, index)) if dims else t for t, dims in self.pairs()]

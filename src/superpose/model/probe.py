@@ -8,10 +8,10 @@ and that is an error.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
@@ -37,16 +37,16 @@ MOST_KINDS = 256  # of batches that a model remembers the way of
 def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
     """The way for batches of this kind: looked up, or found out with a few rows of this one."""
     known = model.superposition.ways
-    found = known.get((way, batch.kind))
-    if found is None or any(norm.training for norm in found.norms):
-        norms = check_independent(model)
+    key = (way, batch.kind, batch.coincides)
+    found = known.get(key)
+    if found is None:
+        check_independent(model)
         ways = WAYS if way == AUTO else (way,)
         with _lock:
             found = (_of_tokens if batch.tokens else _of_rows)(model, batch, tasks, ways)
-        found = replace(found, norms=norms)
         if len(known) >= MOST_KINDS:
             known.clear()
-        known[way, batch.kind] = found
+        known[key] = found
     return found
 
 
@@ -55,12 +55,11 @@ _lock = RLock()
 
 def forget(model: Superposed, batch: Batch, way: str) -> None:
     """Find out the way again when the next batch of this kind comes."""
-    model.superposition.ways.pop((way, batch.kind), None)
+    model.superposition.ways.pop((way, batch.kind, batch.coincides), None)
 
 
-def check_independent(model: nn.Module) -> tuple[nn.Module, ...]:
-    """That no norm takes statistics over rows, as far as modules tell; gives those that could."""
-    norms: list[nn.Module] = []
+def check_independent(model: nn.Module) -> None:
+    """That no norm takes statistics over rows, as far as the modules tell."""
     for name, module in model.named_modules():
         tracked = getattr(module, "running_mean", None) is not None
         batch = isinstance(module, (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm))
@@ -74,9 +73,6 @@ def check_independent(model: nn.Module) -> tuple[nn.Module, ...]:
                 "different tasks would change each other: call model.eval() (with running "
                 "statistics), run each task by itself, or use a GroupNorm"
             )
-        if batch or keeps or own:
-            norms.append(module)
-    return tuple(norms)
 
 
 def _of_rows(model: Superposed, batch: Batch, _: list[int], ways: tuple[str, ...]) -> Way:
@@ -94,17 +90,19 @@ def _of_rows(model: Superposed, batch: Batch, _: list[int], ways: tuple[str, ...
 
 def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...]) -> Way:
     numbers = list(model.superposition.names.values())[:PROBED]
+    numbers += numbers[1:] if len(numbers) == 2 else []  # not the same from the other end
     tasks = [numbers[row % len(numbers)] for row in range(count)]
     places = _spread(batch.rows, count)
     compared = _spread(count, min(PROBED, count)).tolist()
     every = torch.arange(count)
     rounding = _rounding(model, batch)
     why: list[str] = []
-    with still(model) as generator:
+    with still(model) as (generator, restore):
         by_row = _apart(model.selection_of(tasks), generator)
         some = batch.some(places, generator)
 
         def run(selection: Selection, rows: Tensor) -> list[Tensor]:
+            restore()  # a cache of another row's is not this one's
             inputs, options = some.take(rows)
             return flatten(passed(model, selection, inputs, options))[0]
 
@@ -121,16 +119,30 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
             )
         for way in ways:
             try:
+                restore()
                 if way == "direct":
                     values = run(by_row, every)
                 elif way == "mapped":
                     values = _mapped_quickly(model, by_row, some, dims)
-                else:  # each task by itself, which is right where rows do not change each other
+                else:  # one group comes after another
                     values = together
+                    for row in compared:
+                        given = some.take(every[row : row + 1])
+                        own = flatten(passed(model, _one_of(by_row, row), *given))[0]
+                        if not _agree(own, dims, {0: each[row]}, rounding):
+                            raise SuperposeError(
+                                f"{type(model)._plain.__name__} keeps what it computed for one "
+                                "task, and uses it for another: clear such a cache in between"
+                            )
                 if any(tensor.is_meta for tensor in values):
                     raise SuperposeError("the network returns a tensor that is each row's own")
                 if way != "grouped" and not _agree(values, dims, each, rounding):
                     raise SuperposeError("rows meet in it")
+                if way == "direct":  # a network may order rows by what is in them
+                    turned = Selection(by_row.row, tree_map(lambda t: t.flip(0), by_row.layers))
+                    back = {count - 1 - row: own for row, own in each.items()}
+                    if not _agree(run(turned, every.flip(0)), dims, back, rounding):
+                        raise SuperposeError("rows change places in it")
                 return _checked(Way(way, "; ".join(why), dims), list(each.values()), rounding)
             except Exception as error:  # whatever a network does with rows where it has none
                 why.append(f"not {way}: {_reason(error)}")
@@ -152,10 +164,11 @@ def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[st
     every = torch.arange(batch.rows)
     rounding = _rounding(model, batch)
     why = ""
-    with still(model) as generator:
+    with still(model) as (generator, restore):
         by_task = _apart(model.selection_of(unique), generator)
 
         def run(selection: Selection, tokens: Tensor) -> list[Tensor]:
+            restore()
             inputs, options = batch.take(tokens)
             return flatten(passed(model, selection, inputs, options))[0]
 
@@ -239,13 +252,13 @@ def _checked(found: Way, each: list[list[Tensor]], rounding: float) -> Way:
     return found
 
 
-def _apart(selection: Selection, generator: torch.Generator) -> Selection:
+def _apart(selection: Selection, generator: np.random.Generator) -> Selection:
     """With private tensors that differ from row to row."""
 
     def apart(tensor: Tensor) -> Tensor:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return tensor
-        noise = torch.rand(tensor.shape, generator=generator, device=generator.device)
+        noise = torch.tensor(generator.random(tensor.shape))
         return tensor + (0.1 + tensor.abs().mean()) * noise.to(tensor.device, tensor.dtype)
 
     layers = {
@@ -294,22 +307,31 @@ def _agree(
 
 
 def _rounding(model: Superposed, batch: Batch) -> float:
-    """How much of the largest value is rounding: by the least precise numbers in the network."""
+    """How much of a value is rounding: by the least precise numbers in the network."""
     tensors = (*model.parameters(), *model.buffers(), *batch.tensors)
     kinds = {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
     for device in {t.device.type for t in tensors} - {"meta"}:
         if torch.is_autocast_enabled(device):
             kinds.add(torch.get_autocast_dtype(device))
-    return max((torch.finfo(kind).eps for kind in kinds), default=0.0) ** 0.5
+    return max((torch.finfo(kind).eps for kind in kinds), default=0.0)
 
 
 def _close(a: Tensor, b: Tensor, rounding: float) -> bool:
-    """Equal but for rounding: rows in the wrong place differ by as much as the values are large."""
+    """Equal but for rounding: rows in the wrong place differ by as much as the values are large.
+
+    Values that are equal, such as those that are masked by -1e9, do not tell how large it may be.
+    """
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False
-    if not (a.is_floating_point() or a.is_complex()):
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    if not a.is_floating_point() or not a.numel():
         return torch.equal(a, b)
-    finite = b[b.isfinite()].abs()
-    size = float(finite.max()) if finite.numel() else 0.0
-    slack = max(rounding, torch.finfo(a.dtype).eps ** 0.5) * size
+    eps = max(rounding, torch.finfo(a.dtype).eps)
+    slack = eps**0.5 * _size(b[a != b]) + 64 * eps * _size(b[(b > b.amin()) & (b < b.amax())])
     return torch.allclose(a, b, rtol=0, atol=slack, equal_nan=True)
+
+
+def _size(values: Tensor) -> float:
+    finite = values[values.isfinite()].abs()
+    return float(finite.max()) if finite.numel() else 0.0

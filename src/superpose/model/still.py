@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,6 +20,9 @@ DRAWS = {
     aten.rand: 0.5, aten.rand_like: 0.5, aten.randn: 0.0, aten.randn_like: 0.0,
 }  # fmt: skip
 """What random numbers are replaced with."""
+
+
+INTERNAL = vars(nn.Module()).keys() - {"training"}
 
 
 class Still(TorchDispatchMode):
@@ -36,6 +42,8 @@ class Still(TorchDispatchMode):
         elif place is not None:
             kwargs = {name: 0.0 if "dropout" in name else x for name, x in kwargs.items()}
         found = function(*args, **kwargs)
+        if packet is aten.randperm:  # an order that the rows do not have by chance
+            return found.copy_(torch.arange(len(found) - 1, -1, -1, device=found.device))
         return found.fill_(DRAWS[packet]) if packet in DRAWS else found
 
 
@@ -46,28 +54,61 @@ def _dropped(function: Any) -> int | None:
     return next((i for i, name in enumerate(names) if name in ("dropout", "dropout_p")), None)
 
 
-@contextmanager
-def still(model: nn.Module) -> Iterator[torch.Generator]:
-    """No gradients and no random numbers, and the model is as before; gives numbers of its own."""
-    attributes = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
-    buffers = [(t, t.clone()) for t in model.buffers()] if model.training else []
-    devices = {t.device for t in model.parameters() if t.device.type == "cuda"}
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices), Still():  # type: ignore[no-untyped-call]
-            yield torch.Generator().manual_seed(0)
-    finally:
-        for module, own, kept in attributes:
+class State:
+    """What modules keep: attributes, what is in their lists and dictionaries, buffers, tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.attributes = [(m, dict(vars(m)), dict(m._buffers)) for m in model.modules()]
+        own = [x for _, attributes, _ in self.attributes for x in _containers(attributes)]
+        self.containers = [(x, copy.copy(x)) for x in own]
+        tensors = {id(t): t for t in (*model.buffers(), *kept_by(model))}
+        self.tensors = [(t, t.clone()) for t in tensors.values()]
+
+    def restore(self) -> None:
+        """Make it what it was."""
+        for module, own, kept in self.attributes:
             for name in vars(module).keys() - own.keys():
                 del vars(module)[name]
             vars(module).update(own)
             module._buffers.clear()
             module._buffers.update(kept)
-        with torch.no_grad():
-            for tensor, value in buffers:
-                tensor.copy_(value)
+        for container, before in self.containers:
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(before)
+        for tensor, value in self.tensors:
+            tensor.copy_(value)
+
+
+@contextmanager
+def still(model: nn.Module) -> Iterator[tuple[np.random.Generator, Callable[[], None]]]:
+    """No gradients and no random numbers, and the model is as before.
+
+    It gives random numbers of its own, NumPy's, which are not stilled, and a function that makes
+    the model what it was, between passes.
+    """
+    devices = {t.device for t in model.parameters() if t.device.type == "cuda"}
+    with torch.no_grad():
+        state = State(model)
+        try:
+            with torch.random.fork_rng(devices), Still():  # type: ignore[no-untyped-call]
+                yield np.random.default_rng(0), state.restore
+        finally:
+            state.restore()
+
+
+def _containers(own: dict[str, Any]) -> Iterator[Any]:
+    """The lists, dictionaries and sets that a module keeps, where caches are; not PyTorch's own."""
+    waiting = [value for name, value in own.items() if name not in INTERNAL]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (list, dict, set)):
+            yield value
+            waiting += value.values() if isinstance(value, dict) else value
 
 
 def kept_by(model: nn.Module) -> Iterator[Tensor]:
-    """The tensors that modules keep as attributes."""
-    values = (value for module in model.modules() for value in vars(module).values())
-    return (value for value in values if isinstance(value, Tensor))
+    """The tensors that modules keep as attributes, or in lists and dictionaries."""
+    for module in model.modules():
+        inside = [x.values() if isinstance(x, dict) else x for x in _containers(vars(module))]
+        values = chain(vars(module).values(), *inside)
+        yield from (value for value in values if isinstance(value, Tensor))

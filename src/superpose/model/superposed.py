@@ -30,7 +30,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.plain import layer_class, made_of
-from superpose.nn.private import STATE, PrivateState, is_private
+from superpose.nn.private import STATE, Kept, PrivateState, is_private
 from superpose.nn.selection import NotDirect, Selection, Stale, Tasks, active, untraced
 
 Name = int | str
@@ -40,7 +40,7 @@ WHOLE = (int, np.integer)
 
 S = TypeVar("S", bound="Superposed")
 
-_last: WeakKeyDictionary[nn.Module, tuple[Any, Selection]] = WeakKeyDictionary()
+_last: WeakKeyDictionary[nn.Module, tuple[Any, Kept, Selection]] = WeakKeyDictionary()
 """The selection that each model made last: the tokens of a text are generated with one."""
 
 _chosen: ContextVar[Mapping[int, Ids]] = ContextVar("chosen", default={})  # noqa: B039
@@ -211,11 +211,13 @@ class Superposed(nn.Module):
         each = [ids] if isinstance(ids, int) else ids[0] if isinstance(ids, tuple) else ids
         ends = [w for w in (own[0].weight_like(), own[-1].weight_like()) if w is not None]
         types = [(weight.dtype, weight.device) for weight in ends]
-        key = (repr(ids), own[-1].private_state.version(each), types)
-        kept = _last.get(self)
-        if kept is None or kept[0] != key:
-            _last[self] = kept = (key, self._select(ids, own))
-        return kept[1]
+        key = (repr(ids), types)
+        state, last = own[-1].private_state, _last.get(self)
+        if last is not None and last[0] == key and last[1].holds(state, each):
+            return last[2]
+        made = self._select(ids, own)
+        _last[self] = (key, Kept.of(state, each), made)
+        return made
 
     def _select(self, ids: Ids, own: list[Layer]) -> Selection:
         device = next(w.device for w in (layer.weight_like() for layer in own) if w is not None)
@@ -278,16 +280,18 @@ class Superposed(nn.Module):
     def _in_turn(self, ids: Ids, inputs: Any, options: Any, error: NotDirect | None = None) -> Any:
         """A mixed batch that is mapped or grouped, or that turned out not to be direct."""
         batch, each = self._batch(ids, inputs, options)
-        if error is not None and batch.objects:  # the pass that failed may have written to them
+        chosen = error is not None and self.mixed == "direct"
+        if error is not None and (batch.objects or chosen):  # which it may have written to
             raise error
+        way = self.mixed if error is None else "grouped"
         try:
-            return batch.returned(*self._passed(ids, batch, each))
+            return batch.returned(*self._passed(ids, batch, each, way))
         except Stale:
-            probe.forget(self, batch, self.mixed)
-            return batch.returned(*self._passed(ids, batch, each))
+            probe.forget(self, batch, way)
+            return batch.returned(*self._passed(ids, batch, each, way))
 
-    def _passed(self, ids: Ids, batch: Batch, each: list[int]) -> Any:
-        found = probe.find(self, batch, each, self.mixed)
+    def _passed(self, ids: Ids, batch: Batch, each: list[int], way: str) -> Any:
+        found = probe.find(self, batch, each, way)
         if found.name == "mapped":
             return ways.mapped(self, self.selection_of(ids), batch, found.dims)
         return ways.grouped(self, each, batch, found.dims)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from superpose.model.batch import Batch
+from superpose.errors import SuperposeError
+from superpose.model.batch import VALUES, Batch
 from superpose.model.structure import Rebuild, flatten, objects
 from superpose.nn.selection import Selection, Stale
 
@@ -30,7 +31,6 @@ class Way:
     name: str
     why: str  # no quicker way is right
     dims: Dims
-    norms: tuple[nn.Module, ...] = ()  # which would take statistics over rows, if they trained
 
     def __str__(self) -> str:
         return f"{self.name} ({self.why})" if self.why else self.name
@@ -76,11 +76,18 @@ def grouped(model: Superposed, tasks: list[int], batch: Batch, dims: Dims) -> An
     for place, task in enumerate(tasks):
         places.setdefault(task, []).append(place)
     parts: list[list[Tensor]] = []
+    beside: list[Any] = []
     for task, rows in places.items():
         inputs, options = batch.take(torch.tensor(rows))
-        found, _, rebuild = flatten(passed(model, model.selection_of(task), inputs, options))
+        found, rest, rebuild = flatten(passed(model, model.selection_of(task), inputs, options))
         _check(found, dims, len(rows))
         parts.append(found)
+        beside.append([one for one in rest if isinstance(one, VALUES)])
+    if any(values != beside[0] for values in beside):
+        raise SuperposeError(
+            f"the network returns {beside[-1]} beside its tensors, and other values for other "
+            "tasks, which a mixed batch that is grouped cannot give: return tensors"
+        )
     order = torch.tensor([place for rows in places.values() for place in rows]).argsort()
     whole = []
     for tensors, dim in zip(zip(*parts, strict=True), dims, strict=True):

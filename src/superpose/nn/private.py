@@ -83,7 +83,6 @@ class Group(nn.Module):
             part.group, part.offset = self, offset
             offset += part.numel
         self.start = self.templates()
-        self.changes = 0  # of what tensors there are; what is in them has versions of its own
 
     def add(self, tasks: Iterable[int]) -> None:
         """Give new tasks what the layers have now."""
@@ -94,7 +93,6 @@ class Group(nn.Module):
 
     def remove(self, task: int) -> None:
         """Forget the task's tensor."""
-        self.changes += 1
         delattr(self, str(task))
 
     def of(self, task: int) -> Tensor:
@@ -144,7 +142,6 @@ class Group(nn.Module):
 
     def _put(self, task: int, flat: Tensor) -> None:
         """Make this the task's tensor; an optimiser that knows its parameter goes on knowing it."""
-        self.changes += 1
         known = self.flats().get(str(task))
         if known is not None and torch._has_compatible_shallow_copy_type(known, flat):
             known.data = flat
@@ -156,7 +153,6 @@ class Group(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """As for any module, but those that share the start's memory go on sharing it."""
-        self.changes += 1
         self.start = fn(self.start)
         kept: dict[str, Any] = self._parameters or self._buffers
         order = dict(kept)
@@ -253,13 +249,9 @@ class PrivateState(nn.Module):
         """By name."""
         return cast(dict[str, Group], self._modules)
 
-    def version(self, tasks: Iterable[int]) -> object:
-        """Another whenever a private tensor of these tasks may have changed."""
-        groups = self.groups.values()
-        flats = [group.of(task) for task in set(tasks) for group in groups]
-        if any(flat.is_inference() for flat in flats):  # they have none
-            return object()
-        return [group.changes for group in groups], sum(flat._version for flat in flats)
+    def flats(self, tasks: Iterable[int]) -> list[Tensor]:
+        """The flat tensors of these tasks, of all groups."""
+        return [group.of(task) for task in dict.fromkeys(tasks) for group in self.groups.values()]
 
     @property
     def parts(self) -> list[Part]:
@@ -300,10 +292,39 @@ class PrivateState(nn.Module):
             tensors = group.split(by_row(flats, tasks.row))
             if group.kind == STATISTICS and tasks.row is None:  # what one layer writes to its own
                 tensors = [tensor.data for tensor in tensors]  # does not outdate another's
-                group.changes += 1  # and is not counted
             for part, tensor in zip(group.parts, tensors, strict=True):
                 found.setdefault(part.layer.path, {})[part.name] = tensor
         return found
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where private tensors were, and the numbers in them: whether they are still the same.
+
+    Versions do not tell: fused optimisers, `tensor.data` and NumPy write without counting.
+    """
+
+    memory: list[Tensor]  # not released, so that no other tensor can be where it is
+    numbers: list[Tensor]
+
+    @classmethod
+    def of(cls, state: PrivateState, tasks: Iterable[int]) -> Kept:
+        """Of these tasks, as they are now."""
+        memory = [flat.detach() for flat in state.flats(tasks)]
+        return cls(memory, [flat.clone() for flat in memory])
+
+    def holds(self, state: PrivateState, tasks: Iterable[int]) -> bool:
+        """Whether these tasks have the same tensors, with the same numbers in them."""
+        flats = state.flats(tasks)
+        return len(flats) == len(self.memory) and all(
+            _same_memory(flat, memory) and torch.equal(flat, numbers)
+            for flat, memory, numbers in zip(flats, self.memory, self.numbers, strict=True)
+        )
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether they share their memory; `data_ptr` would copy what is fresh."""
+    return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
 
 
 def fresh(start: Tensor) -> Tensor:
