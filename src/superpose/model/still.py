@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from superpose.nn.private import Group, PrivateState
+
 aten = torch.ops.aten
 DRAWS = {
     aten.bernoulli: 1.0, aten.bernoulli_: 1.0, aten.uniform_: 0.5, aten.normal_: 0.0,
@@ -55,13 +57,18 @@ def _dropped(function: Any) -> int | None:
 
 
 class State:
-    """What modules keep: attributes, what is in their lists and dictionaries, buffers, tensors."""
+    """What modules keep: attributes, what is in their lists and dictionaries, buffers, tensors.
+
+    What tasks have for themselves is not among it: passes are given copies.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self.attributes = [(m, dict(vars(m)), dict(m._buffers)) for m in model.modules()]
+        modules = list(_modules(model))
+        self.attributes = [(m, dict(vars(m)), dict(m._buffers)) for m in modules]
         own = [x for _, attributes, _ in self.attributes for x in _containers(attributes)]
         self.containers = [(x, copy.copy(x)) for x in own]
-        tensors = {id(t): t for t in (*model.buffers(), *kept_by(model))}
+        buffers = (t for module in modules for t in module.buffers(recurse=False))
+        tensors = {id(t): t for t in (*buffers, *kept_by(model))}
         self.tensors = [(t, t.clone()) for t in tensors.values()]
 
     def restore(self) -> None:
@@ -84,16 +91,33 @@ def still(model: nn.Module) -> Iterator[tuple[np.random.Generator, Callable[[], 
     """No gradients and no random numbers, and the model is as before.
 
     It gives random numbers of its own, NumPy's, which are not stilled, and a function that makes
-    the model what it was, between passes.
+    the model what it was, between passes. Parameters that are all zero, which would hide what
+    comes before them, are random for as long.
     """
     devices = {t.device for t in model.parameters() if t.device.type == "cuda"}
     with torch.no_grad():
-        state = State(model)
+        state, generator = State(model), np.random.default_rng(0)
+        zeros = [
+            (module._parameters, name, parameter)
+            for module in _modules(model)
+            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+            if parameter.numel() and not parameter.is_meta and not parameter.any()
+        ]
         try:
+            for own, name, parameter in zeros:
+                noise = torch.tensor(generator.standard_normal(parameter.shape))
+                own[name] = nn.Parameter(noise.to(parameter), requires_grad=False)
             with torch.random.fork_rng(devices), Still():  # type: ignore[no-untyped-call]
-                yield np.random.default_rng(0), state.restore
+                yield generator, state.restore
         finally:
+            for own, name, parameter in zeros:
+                own[name] = parameter
             state.restore()
+
+
+def _modules(model: nn.Module) -> Iterator[nn.Module]:
+    """The network's own."""
+    return (m for m in model.modules() if not isinstance(m, (PrivateState, Group)))
 
 
 def _containers(own: dict[str, Any]) -> Iterator[Any]:
@@ -108,7 +132,7 @@ def _containers(own: dict[str, Any]) -> Iterator[Any]:
 
 def kept_by(model: nn.Module) -> Iterator[Tensor]:
     """The tensors that modules keep as attributes, or in lists and dictionaries."""
-    for module in model.modules():
+    for module in _modules(model):
         inside = [x.values() if isinstance(x, dict) else x for x in _containers(vars(module))]
         values = chain(vars(module).values(), *inside)
         yield from (value for value in values if isinstance(value, Tensor))

@@ -125,13 +125,16 @@ class Superposed(nn.Module):
     def mixed(self) -> str:
         """How mixed batches are computed: direct, mapped, grouped, or auto for the first right one.
 
-        One that was chosen, and is not right for the network, is an error when a batch comes.
+        One that was chosen, and is not right for the network, is an error when a batch comes. Set
+        anew, as in `model.mixed = "auto"`, the way is found out again, which is needed when the
+        network was changed by hooks or attributes.
         """
         return self.superposition.conversion.mixed
 
     @mixed.setter
     def mixed(self, way: str) -> None:
         self.superposition.conversion = replace(self.superposition.conversion, mixed=way)
+        self.superposition.ways.clear()
 
     @contextmanager
     def task(self, task: Task) -> Iterator[None]:

@@ -79,8 +79,14 @@ def grouped(model: Superposed, tasks: list[int], batch: Batch, dims: Dims) -> An
     beside: list[Any] = []
     for task, rows in places.items():
         inputs, options = batch.take(torch.tensor(rows))
+        before = _versions(inputs, options)
         found, rest, rebuild = flatten(passed(model, model.selection_of(task), inputs, options))
         _check(found, dims, len(rows))
+        if not batch.objects and _versions(inputs, options) != before:
+            raise SuperposeError(
+                "the network writes to the tensors that it is given, of which it has copies in a "
+                "mixed batch that is grouped: run each task by itself"
+            )
         parts.append(found)
         beside.append([one for one in rest if isinstance(one, VALUES)])
     if any(values != beside[0] for values in beside):
@@ -95,6 +101,12 @@ def grouped(model: Superposed, tasks: list[int], batch: Batch, dims: Dims) -> An
         joined = tensors[0] if dim is None else torch.cat(tensors, dim).index_select(dim, index)
         whole.append(joined)
     return rebuild(whole)
+
+
+def _versions(inputs: Any, options: Any) -> list[int]:
+    """How often each tensor that is given was written to."""
+    tensors = flatten((inputs, options))[0]
+    return [tensor._version for tensor in tensors if not tensor.is_inference()]
 
 
 def _check(found: list[Tensor], dims: Dims, rows: int) -> None:

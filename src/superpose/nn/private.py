@@ -8,6 +8,7 @@ momentum and weight decay do not reach the other tasks, whose parameters have no
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -207,16 +208,24 @@ class Group(nn.Module):
         for name in ("_parameters", "_buffers"):
             kept = {t: None if is_fresh(flat) else flat for t, flat in state[name].items()}
             state[name] = kept
-        return state | {"frozen": [t for t, p in self.named_parameters() if not p.requires_grad]}
+        return state | {"trained": {t: p.requires_grad for t, p in self.named_parameters()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        frozen = state.pop("frozen")
+        trained = state.pop("trained")
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         for task, flat in list((self._parameters or self._buffers).items()):
             if flat is None:
                 self._put(int(task), fresh(self.start))
-        for task in frozen:
-            self.of(int(task)).requires_grad_(False)
+        for task, learns in trained.items():
+            self.of(int(task)).requires_grad_(learns)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """An optimiser that is copied with the model knows the copies of its parameters."""
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        memo |= {id(flat): made.flats()[task] for task, flat in self.flats().items()}
+        return made
 
 
 class PrivateState(nn.Module):
