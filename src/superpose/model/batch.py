@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
 from superpose.model.structure import Rebuild, flatten, objects, write
-from superpose.nn.private import Group, PrivateState
+from superpose.nn.private import modules
 
 if TYPE_CHECKING:
     from superpose.model.superposed import Superposed
@@ -64,8 +64,7 @@ class Batch:
         single = [tuple(bool(size == 1) for size in tensor.shape) for tensor in tensors]
         shapes = tuple(zip(dims, (t.dtype for t in tensors), single, strict=True))
         plain = tuple(x if isinstance(x, VALUES) else type(x) for x in rest)
-        own = (m for m in model.modules() if not isinstance(m, (PrivateState, Group)))
-        training = tuple(module.training for module in own)  # of any norm that takes statistics
+        training = tuple(module.training for module in modules(model))  # of norms with statistics
         kind = (tokens, training, shapes, plain)
         return cls(tensors, dims, rebuild, rows, tokens, objects(given), kind)
 

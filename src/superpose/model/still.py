@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from superpose.nn.private import Group, PrivateState
+from superpose.nn.private import modules
 
 aten = torch.ops.aten
 DRAWS = {
@@ -63,11 +63,11 @@ class State:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        modules = list(_modules(model))
-        self.attributes = [(m, dict(vars(m)), dict(m._buffers)) for m in modules]
+        network = modules(model)
+        self.attributes = [(m, dict(vars(m)), dict(m._buffers)) for m in network]
         own = [x for _, attributes, _ in self.attributes for x in _containers(attributes)]
         self.containers = [(x, copy.copy(x)) for x in own]
-        buffers = (t for module in modules for t in module.buffers(recurse=False))
+        buffers = (t for module in network for t in module.buffers(recurse=False))
         tensors = {id(t): t for t in (*buffers, *kept_by(model))}
         self.tensors = [(t, t.clone()) for t in tensors.values()]
 
@@ -99,7 +99,7 @@ def still(model: nn.Module) -> Iterator[tuple[np.random.Generator, Callable[[], 
         state, generator = State(model), np.random.default_rng(0)
         zeros = [
             (module._parameters, name, parameter)
-            for module in _modules(model)
+            for module in modules(model)
             for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
             if parameter.numel() and not parameter.is_meta and not parameter.any()
         ]
@@ -115,11 +115,6 @@ def still(model: nn.Module) -> Iterator[tuple[np.random.Generator, Callable[[], 
             state.restore()
 
 
-def _modules(model: nn.Module) -> Iterator[nn.Module]:
-    """The network's own."""
-    return (m for m in model.modules() if not isinstance(m, (PrivateState, Group)))
-
-
 def _containers(own: dict[str, Any]) -> Iterator[Any]:
     """The lists, dictionaries and sets that a module keeps, where caches are; not PyTorch's own."""
     waiting = [value for name, value in own.items() if name not in INTERNAL]
@@ -132,7 +127,7 @@ def _containers(own: dict[str, Any]) -> Iterator[Any]:
 
 def kept_by(model: nn.Module) -> Iterator[Tensor]:
     """The tensors that modules keep as attributes, or in lists and dictionaries."""
-    for module in _modules(model):
+    for module in modules(model):
         inside = [x.values() if isinstance(x, dict) else x for x in _containers(vars(module))]
         values = chain(vars(module).values(), *inside)
         yield from (value for value in values if isinstance(value, Tensor))

@@ -30,7 +30,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.plain import layer_class, made_of
-from superpose.nn.private import STATE, Kept, PrivateState, is_private
+from superpose.nn.private import STATE, Kept, PrivateState, is_private, modules
 from superpose.nn.selection import NotDirect, Selection, Stale, Tasks, active, untraced
 
 Name = int | str
@@ -479,15 +479,7 @@ def _assign(layer: Layer, values: dict[str, Tensor]) -> None:
 
 def layers(model: nn.Module) -> list[Layer]:
     """The superposed layers of a model, in order, each of them once."""
-    seen: dict[nn.Module, None] = {}
-    waiting: list[nn.Module | None] = [model]
-    while waiting:
-        module = waiting.pop()
-        if module is None or module in seen:
-            continue
-        seen[module] = None
-        waiting += reversed(module._modules.values())
-    return [module for module in seen if isinstance(module, Layer)]
+    return [module for module in modules(model) if isinstance(module, Layer)]
 
 
 def private_state(model: nn.Module) -> PrivateState:

@@ -336,6 +336,19 @@ def _same_memory(one: Tensor, other: Tensor) -> bool:
     return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
 
 
+def modules(model: nn.Module) -> list[nn.Module]:
+    """The network's own modules, in order, each of them once; `nn.Module.modules` takes longer."""
+    seen: dict[nn.Module, None] = {}
+    waiting: list[nn.Module | None] = [model]
+    while waiting:
+        module = waiting.pop()
+        if module is None or module in seen or isinstance(module, PrivateState):
+            continue
+        seen[module] = None
+        waiting += reversed(module._modules.values())
+    return list(seen)
+
+
 def fresh(start: Tensor) -> Tensor:
     """A copy of the start that takes no memory until it is written to."""
     return torch._lazy_clone(start) if start.device.type in ("cpu", "cuda") else start.clone()
