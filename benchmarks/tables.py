@@ -40,12 +40,35 @@ WHY = {  # by what the reason has in it
     "without calling": "uses weights without calling their layers",
     "": "a layer has a forward pass of its own",
 }
+MAIN = (
+    "training step, MLP 2×1024, binary",
+    "training step, MLP 2×1024, hadamard",
+    "training step, ResNet-18 width 32, 1,000 tasks declared",
+    "128 rows of 64 tasks, MLP 2×1024, binary",
+    "64 rows of 64 tasks, transformer encoder 2×256, 32 tokens, binary",
+    "32 rows of 32 tasks, ResNet-18 width 32, binary, kernel contexts",
+    "generating 16 tokens for 16 rows of 16 tasks, LLaMA 4×256, binary",
+    "`superpose()`, ResNet-18 width 32, 1,000 tasks declared",
+    "memory above, ResNet-18 width 32, 1,000 tasks declared",
+    "file above, for a task, ResNet-18 width 32, 1,000 tasks declared",
+    "saving, ResNet-18 width 32, 1,000 tasks learned",
+    "loading, ResNet-18 width 32, 1,000 tasks learned",
+)
 RECIPE = "hadamard+projection"
 FAMILIES = ["hadamard", "rotation", "phase", "complex", "onepower", "binary", "standard"]
 
 
 def speed() -> str:
     return bench.table(json.loads((ROOT / "results/speed/bench.json").read_text()))
+
+
+def main_speed() -> str:
+    """The rows that most users ask for; docs/speed.md has all."""
+    found = json.loads((ROOT / "results/speed/bench.json").read_text())
+    parts = {
+        name: [row for row in found[name] if row["name"] in MAIN] for name in ("rows", "amounts")
+    }
+    return bench.table(found | parts)
 
 
 def first_use() -> str:
@@ -306,6 +329,7 @@ def told(values: list[float]) -> str:
 
 TABLES = {
     "speed": speed,
+    "main speed": main_speed,
     "first use": first_use,
     "families": families,
     "convolutions": convolutions,

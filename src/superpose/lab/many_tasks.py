@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import superpose as sp
 from superpose.lab.bench import Amount, Comparison, Pair, seconds, training_step
+from superpose.nn.private import is_fresh
 
 PRECISION = 3  # how often a row in seconds is timed
 
@@ -135,8 +136,9 @@ class ManyTasks:
 
 
 def held(model: nn.Module) -> int:
-    """Bytes of memory behind a model's parameters and buffers, each once."""
-    storages = [t.untyped_storage() for t in (*model.parameters(), *model.buffers())]
+    """Bytes of memory behind a model's parameters and buffers, each once; fresh ones have none."""
+    tensors = [t for t in (*model.parameters(), *model.buffers()) if not is_fresh(t)]
+    storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 

@@ -16,13 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from superpose.nn.private import modules
 
-aten = torch.ops.aten
 DRAWS = {
-    aten.bernoulli: 1.0, aten.bernoulli_: 1.0, aten.uniform_: 0.5, aten.normal_: 0.0,
-    aten.rand: 0.5, aten.rand_like: 0.5, aten.randn: 0.0, aten.randn_like: 0.0,
+    "aten::bernoulli": 1.0, "aten::bernoulli_": 1.0, "aten::uniform_": 0.5, "aten::normal_": 0.0,
+    "aten::rand": 0.5, "aten::rand_like": 0.5, "aten::randn": 0.0, "aten::randn_like": 0.0,
 }  # fmt: skip
-"""What random numbers are replaced with."""
-
+"""What random numbers are replaced with, by function."""
 
 INTERNAL = vars(nn.Module()).keys() - {"training"}
 
@@ -35,18 +33,18 @@ class Still(TorchDispatchMode):
     ) -> Any:
         """Call the function without its randomness."""
         kwargs = kwargs or {}
-        packet = function.overloadpacket
-        if packet is aten.native_dropout:
+        name = function._schema.name
+        if name == "aten::native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         place = _dropped(function)
         if place is not None and len(args) > place:
             args = (*args[:place], 0.0, *args[place + 1 :])
         elif place is not None:
-            kwargs = {name: 0.0 if "dropout" in name else x for name, x in kwargs.items()}
+            kwargs = {key: 0.0 if "dropout" in key else x for key, x in kwargs.items()}
         found = function(*args, **kwargs)
-        if packet is aten.randperm:  # an order that the rows do not have by chance
+        if name == "aten::randperm":  # an order that the rows do not have by chance
             return found.copy_(torch.arange(len(found) - 1, -1, -1, device=found.device))
-        return found.fill_(DRAWS[packet]) if packet in DRAWS else found
+        return found.fill_(DRAWS[name]) if name in DRAWS else found
 
 
 @functools.cache
