@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
@@ -31,7 +31,16 @@ from superpose.nn.names import joined
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.plain import layer_class, made_of
 from superpose.nn.private import STATE, Kept, PrivateState, is_private, modules
-from superpose.nn.selection import NotDirect, Selection, Stale, Tasks, active, untraced
+from superpose.nn.selection import (
+    NotDirect,
+    Selected,
+    Selection,
+    Stale,
+    Tasks,
+    active,
+    outside,
+    untraced,
+)
 
 Name = int | str
 Task = Name | Sequence[Name] | Sequence[Sequence[Name]] | Tensor
@@ -138,13 +147,24 @@ class Superposed(nn.Module):
 
     @contextmanager
     def task(self, task: Task) -> Iterator[None]:
-        """Choose the task for code that only calls model(x)."""
-        chosen = self.superposition.ids(task)
+        """Choose the task for code that only calls model(x), or, with one task, parts of the model.
+
+        So an encoder-decoder model generates text, which calls its encoder by itself.
+        """
+        chosen, before = self.superposition.ids(task), outside.get()
+
+        def of_part(layer: Layer) -> Selected | None:
+            if not isinstance(chosen, int) or not any(layer is own for own in layers(self)):
+                return before(layer)
+            return self.selection_of(chosen).layers[layer.path]
+
         token = _chosen.set({**_chosen.get(), id(self.superposition): chosen})
+        part = outside.set(of_part)
         try:
             yield
         finally:
             _chosen.reset(token)
+            outside.reset(part)
 
     def add_task(self, name: str | None = None) -> Name:
         """Add a task, named or numbered; its private parameters start as the plain model's were.
@@ -458,6 +478,8 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     plain: nn.Module = copy.deepcopy(model)
     number = None if task is None else model.superposition.number(task)
     del plain.superposition
+    for name in inspect.get_annotations(type(model)._kind):
+        vars(plain).pop(name, None)
     plain.__class__ = type(model)._plain
     for layer, stored in zip(layers(plain), layers(model), strict=True):
         _assign(layer, stored.in_all() if number is None else stored.read_out(number))
@@ -503,7 +525,22 @@ def _superposed_class(plain: Any, kind: Any) -> Any:
     forward.__signature__ = _with_task(plain.forward)  # type: ignore[attr-defined]
     # the compiler would make a graph for each name of a task here; it starts with `run` instead
     members = {"forward": untraced(forward, recursive=False), "_plain": plain, "_kind": kind}
+    own = getattr(plain, "generate", None)
+    if own is not None and "task" not in inspect.signature(own).parameters:  # Whisper's is another
+        members["generate"] = _generating(plain)
     return type(f"{kind.__name__}{plain.__name__}", (kind, plain), members)
+
+
+def _generating(plain: Any) -> Callable[..., Any]:
+    """`generate` of transformers, whose encoder, if it has one, is told the task too."""
+
+    @functools.wraps(plain.generate)
+    def generate(self: Any, *inputs: Any, **options: Any) -> Any:
+        task = options.get("task")
+        with nullcontext() if task is None else self.task(task):
+            return plain.generate(self, *inputs, **options)
+
+    return generate
 
 
 def _with_task(plain: Callable[..., Any]) -> inspect.Signature:

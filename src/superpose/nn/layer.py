@@ -23,6 +23,7 @@ from superpose.nn.selection import (
     TaskIds,
     Tasks,
     active,
+    outside,
     rows_are_tokens,
     whole_numbers,
 )
@@ -260,11 +261,15 @@ class Layer(nn.Module):
             tasks = Tasks.of(whole_numbers(task), weight.device)
             return self.select(tasks, {}), None if tasks.row is None else len(tasks.row)
         selection: Selection | None = active.selection
+        alone = outside.get()(self) if selection is None else None
+        if alone is not None:
+            return alone, None
         if selection is None or self.path not in selection.layers:
             raise SuperposeError(
                 f"no task is active for layer {self.path!r}: call model(x, task=…), or wrap the "
-                "call in `with model.task(…):`; torch.utils.checkpoint takes use_reentrant=False "
-                "and context_fn=superpose.same_task"
+                "call in `with model.task(…):`, with one task where a part of the model is called "
+                "by itself; torch.utils.checkpoint takes use_reentrant=False and "
+                "context_fn=superpose.same_task"
             )
         return selection.layers[self.path], selection.rows
 

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -98,6 +99,12 @@ active = _Active()
 A thread-local, not a ContextVar, because the compiler traces the former; a forward pass never
 awaits, so asynchronous tasks cannot see each other's.
 """
+
+
+outside: ContextVar[Callable[[Any], Selected | None]] = ContextVar(
+    "outside", default=lambda layer: None
+)
+"""What a layer uses that is called while its model does not run, but a task of it was chosen."""
 
 
 def rows_are_tokens() -> bool:
