@@ -5,25 +5,24 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from superpose import contexts, functional
 from superpose.contexts import Family
-from superpose.cost import Cost, Size, cost, size
+from superpose.cost import Cost, cost, size
 from superpose.errors import SuperposeError
 from superpose.model import probe, ways
 from superpose.model.batch import Batch, BatchDim
+from superpose.model.tasks import WHOLE, Ids, Name, Superposition, Task, check_names, several
 from superpose.nn.complex import complexify
 from superpose.nn.convert import AUTO, Conversion, Summary, convert, restore, summarise
 from superpose.nn.layer import Layer
@@ -42,11 +41,6 @@ from superpose.nn.selection import (
     untraced,
 )
 
-Name = int | str
-Task = Name | Sequence[Name] | Sequence[Sequence[Name]] | Tensor
-Ids = int | list[int] | tuple[list[int]]  # of a task, of one per row, of one per token of one row
-WHOLE = (int, np.integer)
-
 S = TypeVar("S", bound="Superposed")
 
 _last: WeakKeyDictionary[nn.Module, tuple[Any, Kept, Selection]] = WeakKeyDictionary()
@@ -54,65 +48,6 @@ _last: WeakKeyDictionary[nn.Module, tuple[Any, Kept, Selection]] = WeakKeyDictio
 
 _chosen: ContextVar[Mapping[int, Ids]] = ContextVar("chosen", default={})  # noqa: B039
 """The tasks' numbers that `with model.task(…)` chose, by model, for each thread and async task."""
-
-
-@dataclass
-class Superposition:
-    """What a superposed model knows of its tasks: all of it goes into a checkpoint."""
-
-    family: FamilyByLayer
-    seed: int
-    names: dict[Name, int]  # what users call a task → the number in its keys
-    conversion: Conversion
-    plain_size: Size
-    spent: int = 0  # numbers below it were given out once: no context is used twice
-    ways: dict[Any, ways.Way] = field(default_factory=dict, compare=False)  # of mixed batches
-
-    def __post_init__(self) -> None:
-        """Ask once, not at every forward pass."""
-        self.complex_valued = several_families(self.family)[0].complex_valued
-
-    @property
-    def knows_direct(self) -> bool:
-        """Whether all kinds of mixed batches that were run so far are direct."""
-        return bool(self.ways) and all(found.name == "direct" for found in self.ways.values())
-
-    def ids(self, task: Any) -> Ids:
-        """The numbers of a task, of one task per row (rows,) or per token (1, tokens), checked."""
-        if isinstance(task, (Tensor, np.ndarray)):
-            task = task.tolist()
-        if isinstance(task, (str, *WHOLE)):
-            return self._id(task)
-        rows = _listed(task)
-        tokens = _listed(rows[0]) if len(rows) == 1 else []
-        each = tokens or rows
-        if not each or not all(isinstance(one, (str, *WHOLE)) for one in each):
-            raise SuperposeError(
-                f"task={task!r}: give a task's name or number, one per row, or one per token of a "
-                "single row, as [[…]] or a tensor (1, tokens)"
-            )
-        known = {one: self._id(one) for one in set(each)}
-        numbers = [known[one] for one in each]
-        return (numbers,) if tokens else numbers
-
-    def number(self, task: Any) -> int:
-        """The number of one task, checked."""
-        found = self.ids(task)
-        if not isinstance(found, int):
-            raise SuperposeError(f"task={task!r}: give one task, by its name or number")
-        return found
-
-    def _id(self, task: Any) -> int:
-        """A name's number; a number that names no task is that of a task with another name."""
-        if not isinstance(task, bool):
-            if task in self.names:
-                return self.names[task]
-            texts = (number for name, number in self.names.items() if isinstance(name, str))
-            if not isinstance(task, str) and task in texts:
-                return int(task)
-        known = list(self.names)
-        shown = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
-        raise SuperposeError(f"unknown task {task!r}: the {len(known)} known ones are {shown}")
 
 
 class Superposed(nn.Module):
@@ -556,11 +491,6 @@ def _empty(kind: Any, *parts: Any) -> Any:
     return made.__new__(made)
 
 
-def _listed(several: Any) -> list[Any]:
-    """What a list, or anything like it, has in it; a name and a number have nothing."""
-    return list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []
-
-
 @contextmanager
 def _explaining_complex() -> Iterator[None]:
     """Tell what to do about functions that PyTorch does not have for complex numbers."""
@@ -584,29 +514,6 @@ def _to_complex(value: Any) -> Any:
 
 def _to_real(value: Any) -> Any:
     return value.real if isinstance(value, Tensor) and value.is_complex() else value
-
-
-def several(option: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names that an option was given; one text is not several."""
-    if isinstance(names, str):
-        raise SuperposeError(f"{option}={names!r}: give several names, as in [{names!r}]")
-    if not isinstance(names, Iterable):
-        raise SuperposeError(f"{option}={names!r}: give names, as in ['cats', 'dogs']")
-    return tuple(names)
-
-
-def check_names(names: Sequence[Name]) -> None:
-    """Names of tasks: at least one, each different, none of them empty."""
-    if not names:
-        raise SuperposeError("tasks is empty: give a number of tasks, or their names")
-    for name in names:
-        text = isinstance(name, str) and name != ""
-        number = isinstance(name, int) and not isinstance(name, bool) and name >= 0
-        if not text and not number:
-            raise SuperposeError(f"{name!r} cannot name a task: use a text that is not empty")
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise SuperposeError(f"two tasks cannot both be called {name!r}: choose another name")
 
 
 def _check_attributes(net: nn.Module, kind: type[Superposed]) -> None:
