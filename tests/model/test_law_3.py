@@ -245,7 +245,8 @@ def test_a_batch_that_tells_nothing_does_not_decide(value):
 
 def test_the_way_of_one_task_is_not_that_of_two():
     torch.manual_seed(0)
-    model = sp.superpose(Network(["transpose", "linear"], "time").double(), tasks=1).eval()
+    net = Network(["transpose", "linear"], "time").double()
+    model = sp.superpose(net, tasks=1, private="none").eval()
     x, _ = batch(4, 4, 0)
     model(x, task=[0, 0, 0, 0])
     model.add_task("more")

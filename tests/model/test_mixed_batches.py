@@ -1,9 +1,11 @@
 """Mixed batches: each row as if it were run alone (law 3)."""
 
+import pytest
 import torch
 from cases import every_family
 from checks import randomise_private, rows_one_by_one
 from networks import mlp
+from torch import nn
 
 import superpose as sp
 
@@ -40,3 +42,20 @@ def test_rows_of_many_tasks_follow_what_changes_private_tensors():
         torch.testing.assert_close(after, rows_one_by_one(model, tasks, x))
         assert (after[0] - before[0]).abs().max() > 1e-3
         before = after
+
+
+def test_a_tensor_of_another_size_is_refused_whatever_is_beside_it():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x, mask):
+            return self.layer(x) * mask.sum()
+
+    model, x, mask = sp.superpose(Masked(), tasks=3), torch.randn(3, 4), torch.rand(5)
+    with pytest.raises(sp.SuperposeError, match=r"an input has the shape \(5,\): .*batch_dim"):
+        model(x, mask, task=[0, 1, 2])
+    declared = sp.superpose(Masked(), tasks=3, batch_dim={"mask": None}).eval()
+    each = [declared(x[i : i + 1], mask, task=i) for i in range(3)]
+    torch.testing.assert_close(declared(x, mask, task=[0, 1, 2]), torch.cat(each))

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from checks import TASKS, rows_one_by_one
+from cases import real_family
+from checks import TASKS, gradients, randomise_private, rows_one_by_one
 from networks import LAYERS, build
 from torch import nn
 
@@ -49,3 +50,29 @@ def test_channel_mode_binds_channels():
     signs = sp.contexts.Binary().context(sp.contexts.Key(0, "weight", 3), 4).signs
     torch.testing.assert_close(model(x, task=3), net(x * signs.view(4, 1, 1)))
     torch.testing.assert_close(sp.unsuperpose(model, 3)(x), model(x, task=3))
+
+
+@real_family
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": 3, "stride": 2},
+        {"kernel_size": (3, 2), "stride": (1, 2), "padding": (2, 0), "dilation": (1, 2)},
+        {"kernel_size": 1, "bias": False},
+    ],
+)
+def test_patches_are_bound_where_there_are_fewer_than_outputs(options, family):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 40, **options)).double()
+    model = randomise_private(sp.superpose(net, family, tasks=4))
+    x = torch.randn(len(TASKS), 3, 6, 5, dtype=torch.float64)
+    assert model[0].has_few_patches(x)
+    mixed, each = model(x, task=TASKS), rows_one_by_one(model, TASKS, x)
+    torch.testing.assert_close(mixed, each)
+    found, expected = gradients(model, mixed), gradients(model, each)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name])
+    larger = torch.randn(len(TASKS), 3, 16, 15, dtype=torch.float64)
+    assert not model[0].has_few_patches(larger)
+    torch.testing.assert_close(model(larger, task=TASKS), rows_one_by_one(model, TASKS, larger))
