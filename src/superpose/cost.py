@@ -122,7 +122,7 @@ class Cost:
             ("shared by all tasks", self.shared, self.shared_bytes),
             ("private to a task", self.private_per_task, self.private_bytes_per_task),
             (
-                f"stored, {self.learned} of {self.tasks} tasks learned",
+                f"stored, {self.learned} of {self.tasks} have private numbers",
                 self.stored,
                 self.stored_bytes,
             ),

@@ -172,7 +172,7 @@ def test_learned_numbers_that_are_no_signs_are_unbound_too(family):
         (lambda: contexts.Binary().context(Key(0, "", 0), 4) ** 0.5, "has no power 0.5"),
         (lambda: (contexts.Binary() ** 2).moments(torch.ones(2), torch.ones(2)), "no closed form"),
         (
-            lambda: contexts.BlockRotation(True, 16).context(Key(0, "", 0), 20),
+            lambda: contexts.BlockRotation(16, learnable=True).context(Key(0, "", 0), 20),
             "block_size that divides 20",
         ),
         (

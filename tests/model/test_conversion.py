@@ -131,7 +131,7 @@ def test_unsuperpose_gives_the_plain_module_back_and_reads_tasks_out(family):
         ({"tasks": ["a", "a"]}, "two tasks cannot both be called 'a'"),
         ({"tasks": ["a", ""]}, "'' cannot name a task"),
         ({"tasks": ["a", -1]}, "-1 cannot name a task"),
-        ({"tasks": 2.0}, "tasks=2.0: give names"),
+        ({"tasks": 2.0}, "tasks=2.0: give a number of tasks"),
         ({"private": "mine"}, "private='mine': use one of per-task, shared, none"),
         ({"conv": "pixel"}, "conv='pixel': use one of kernel, channel"),
         ({"skip": ["layers.9"]}, "skip: there is no layer 'layers.9'; there are 'layers'"),

@@ -99,3 +99,51 @@ def test_a_way_that_is_set_anew_is_found_out_again():
     model.crossed = True
     model.mixed = "auto"
     torch.testing.assert_close(model(x, task=tasks), alone(model, x, tasks))
+
+
+def test_a_tensor_of_all_rows_that_is_no_loss_is_refused():
+    """Rows that are second, though nobody said so, would be averaged."""
+
+    class Averaged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(x).mean(0)
+
+    model = sp.superpose(Averaged(), tasks=4).eval()
+    with pytest.raises(sp.SuperposeError, match="say where with batch_dim"):
+        model(torch.randn(4, 4, 4), task=[0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"tasks": True}, "tasks=True: give a number of tasks, or names"),
+        ({"tasks": 1.5}, "tasks=1.5: give a number of tasks, or names"),
+        ({"batch_dim": {"msk": None}}, "has no argument 'msk'; it has x"),
+    ],
+)
+def test_options_that_cannot_be_meant(options, told):
+    with pytest.raises(sp.SuperposeError, match=told):
+        sp.superpose(Crossed(), **options)
+
+
+def test_a_way_that_was_chosen_is_told():
+    model = sp.superpose(Crossed(), tasks=2, mixed="grouped")
+    assert model.summary().mixed == ["grouped, as it was chosen"]
+
+
+def test_what_is_declared_in_a_notebook_can_be_declared_again():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 3))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    sp.nn.register(Own, {"wieght": -2})
+    sp.nn.register(Own, {"weight": -2})
+    assert sp.superpose(nn.Sequential(Own()), tasks=2).summary().superposed == ["0.weight"]

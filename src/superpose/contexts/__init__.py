@@ -85,7 +85,8 @@ def register(name: str, kind: type[Family]) -> None:
             f"{kind.__name__} is no dataclass: decorate it, @dataclass(frozen=True)"
         )
     for other, its in (FAMILIES | COMPOSED).items():
-        if (other == name) != (its is kind):
+        again = (its.__module__, its.__qualname__) == (kind.__module__, kind.__qualname__)
+        if (other == name) != again:  # a class defined again, as in a notebook, takes its place
             raise SuperposeError(
                 f"the family {its.__name__} is called {other!r} already: choose another name, or "
                 "another class"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Self, TypeVar
 
 import torch
@@ -203,7 +203,7 @@ class Family(ABC):
 class Drawn(Family):
     """A family whose contexts are made of numbers drawn from the key, which can also be learned."""
 
-    learnable: bool = False
+    learnable: bool = field(default=False, kw_only=True)
 
     @abstractmethod
     def draw(self, key: Key, dim: int) -> Tensor:
@@ -236,8 +236,8 @@ class Composition(Family):
 
     def __post_init__(self) -> None:
         """Take no part that wants to be learned: nothing would train it."""
-        for field in fields(self):
-            part = getattr(self, field.name)
+        for one in fields(self):
+            part = getattr(self, one.name)
             if isinstance(part, Drawn) and part.learnable:
                 raise SuperposeError(
                     f"{type(part).__name__}(learnable=True) is part of a {type(self).__name__}, "

@@ -147,7 +147,10 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
             except Exception as error:  # whatever a network does with rows where it has none
                 why.append(f"not {way}: {_reason(error)}")
     if len(ways) == 1:
-        raise SuperposeError(f"the way {ways[0]!r} was chosen, and it is not right: {why[0]}")
+        raise SuperposeError(
+            f"the way {ways[0]!r} was chosen, and it is not right: {why[0]}; "
+            'model.mixed = "auto" takes one that is'
+        )
     raise SuperposeError(f"a mixed batch of this network cannot be computed: {'; '.join(why)}")
 
 
@@ -219,7 +222,7 @@ def _reason(error: Exception) -> str:
     text = str(error).strip().partition("\n")[0]
     if "meta" in text and not isinstance(error, SuperposeError):
         return "the network uses a tensor of a layer without calling the layer"
-    return text[:200]
+    return text if len(text) <= 300 else f"{text[:300]} …"
 
 
 def _mapped_quickly(
@@ -242,12 +245,18 @@ def _checked(found: Way, each: list[list[Tensor]], rounding: float) -> Way:
     """What a network returns without rows has to be the same for all of them, or of all at once."""
     for place, dim in enumerate(found.dims):
         own = [tensors[place] for tensors in each]
-        same = all(_close(own[0], x, rounding) for x in own[1:])
-        if found.name != "direct" and dim is None and not same:
+        if dim is not None or all(_close(own[0], x, rounding) for x in own[1:]):
+            continue
+        shape = tuple(own[0].shape)
+        if found.name != "direct":
             raise SuperposeError(
-                f"the network returns a tensor of shape {tuple(own[0].shape)} for all rows, such "
-                f"as a loss, which a mixed batch that is {found.name} cannot give: compute it from "
-                f"the outputs, outside of the network ({found.why})"
+                f"the network returns a tensor of shape {shape} for all rows, such as a loss, "
+                f"which a mixed batch that is {found.name} cannot give: compute it from the outputs"
+            )
+        if shape:  # it is no loss
+            raise SuperposeError(
+                f"the network returns a tensor of shape {shape} for all rows: if they are not in "
+                "the first dimension of what it is given, say where with batch_dim"
             )
     return found
 

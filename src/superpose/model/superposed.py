@@ -279,6 +279,8 @@ class Superposed(nn.Module):
     def summary(self) -> Summary:
         """What is superposed, private or shared, and how mixed batches are computed."""
         found = dict.fromkeys(map(str, self.superposition.ways.values()))
+        if self.mixed != AUTO and not found:
+            found = {f"{self.mixed}, as it was chosen": None}
         return summarise(self, layers(self), list(found))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
@@ -337,6 +339,10 @@ def superpose(
     torch.Size([3, 2])
     """
     labels: list[Name] = []
+    if isinstance(tasks, bool) or not isinstance(tasks, (*WHOLE, Iterable)):
+        raise SuperposeError(
+            f"tasks={tasks!r}: give a number of tasks, or names, as in ['cats', 'dogs']"
+        )
     labels += range(tasks) if isinstance(tasks, WHOLE) else several("tasks", tasks)
     check_names(labels)
     return build(
@@ -377,7 +383,10 @@ def build(
     A checkpoint gives tasks what they start from itself, when it has loaded the layers.
     """
     if isinstance(net, Superposed):
-        raise SuperposeError("the model is superposed already: add_task() adds tasks to it")
+        raise SuperposeError(
+            "the model is superposed already: add_task() adds tasks to it; a file is loaded into "
+            "the plain network"
+        )
     for name, module in net.named_modules():
         if isinstance(module, Superposed):
             raise SuperposeError(
@@ -391,6 +400,7 @@ def build(
     model = copy.deepcopy(net)
     if several_families(family)[0].complex_valued:
         model = complexify(model, seed)
+    _check_arguments(net, conversion.batch_dim)
     convert(model, family, seed, conversion)
     plain: Any = type(model)
     model.__class__ = _superposed_class(plain, kind)  # type: ignore[arg-type]
@@ -514,6 +524,18 @@ def _to_complex(value: Any) -> Any:
 
 def _to_real(value: Any) -> Any:
     return value.real if isinstance(value, Tensor) and value.is_complex() else value
+
+
+def _check_arguments(net: nn.Module, batch_dim: BatchDim) -> None:
+    known = inspect.signature(net.forward).parameters
+    if not isinstance(batch_dim, Mapping) or any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    unknown = [name for name in batch_dim if name not in known]
+    if unknown:
+        raise SuperposeError(
+            f"batch_dim: forward of {type(net).__name__} has no argument {unknown[0]!r}; it has "
+            f"{', '.join(known)}"
+        )
 
 
 def _check_attributes(net: nn.Module, kind: type[Superposed]) -> None:

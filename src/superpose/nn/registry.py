@@ -65,7 +65,10 @@ def register(kind: type[nn.Module] | str, form: InputDims | type[Layer]) -> None
             f"{class_name(kind)}: {form!r} tells no tensors that are bound: give them with the "
             'dimension of their inputs, as in {"weight": -1}'
         )
-    if FORMS.setdefault(kind, form) != form:
+    library = isinstance(kind, str) or kind.__module__.partition(".")[0] in ("torch", "superpose")
+    if not library:
+        FORMS[kind] = form  # what a user declares can be corrected
+    elif FORMS.setdefault(kind, form) != form:
         raise SuperposeError(
             f"{class_name(kind)} is registered already, with {told(FORMS[kind])}: register a "
             "subclass of it"

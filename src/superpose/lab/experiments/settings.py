@@ -30,7 +30,7 @@ class Settings:
     method: str = "binary"
     """standard, multihead, separate, fast, fast-localmix or a family (binary, complex, onepower,
     rotation, permutation, block-rotation, phase, hadamard, identity); ewc, ewc-online or si; or
-    both, such as binary+ewc, or hadamard+projection."""
+    several, such as binary+ewc, hadamard+projection or binary+ewc+replay."""
     dataset: Annotated[str | None, arg(metavar="NAME")] = None
     """Other data than the experiment's, such as digits."""
     units: int = 256
