@@ -284,7 +284,7 @@ def test_cost_counts_what_was_learned():
         assert cost.stored == plain + len(tasks) * PRIVATE
         assert cost.stored_bytes == 4 * cost.stored
         assert cost.stored == sum(tensor.numel() for tensor in model.state_dict().values())
-        assert f"{len(tasks)} of 50 tasks learned" in str(cost)
+        assert f"{len(tasks)} of 50 have private numbers" in str(cost)
 
 
 def test_a_frozen_network_stays_frozen(tmp_path):
