@@ -3,6 +3,10 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from lab.experiments.small import settings
@@ -67,3 +71,35 @@ def test_ctrl_c_pressed_twice_stops_runs_side_by_side(tmp_path):
     assert signal.getsignal(signal.SIGINT) is before
     assert (tmp_path / "a" / "checkpoint.pt").exists(), "the one that ran is saved"
     assert not (tmp_path / "b").exists(), "the other one was never started"
+
+
+SIDE_BY_SIDE = """
+import pathlib, sys
+from lab.experiments.small import settings
+from superpose.lab.experiments.jobs import Job, side_by_side
+from superpose.learning import Quiet
+out = pathlib.Path(sys.argv[1])
+short, long = settings(tasks=2, steps=2), settings(tasks=2, steps=10**6)
+side_by_side([Job(short, out / "short", "short"), Job(long, out / "long", "long")], 2, Quiet())
+"""
+
+
+def test_a_kill_of_the_whole_group_ends_it(tmp_path):
+    """As systemd, slurm and `timeout` do it, when one worker is busy and one is idle."""
+    tests = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SIDE_BY_SIDE, str(tmp_path)],
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": f"{tests}:{os.environ.get('PYTHONPATH', '')}"},
+    )
+    try:
+        limit = time.monotonic() + 60
+        wanted = tmp_path / "short/result.json", tmp_path / "long/metrics.jsonl"
+        while not all(path.exists() for path in wanted) and time.monotonic() < limit:
+            time.sleep(0.1)
+        time.sleep(1)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=30) != 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -107,6 +107,8 @@ def side_by_side(
         _show(progress, display)
     errors = [error for each in futures if (error := _error(each)) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):
+        if isinstance(error, BrokenProcessPool) and stopping.requested:
+            raise Interrupted("stopped; what was saved can be gone on with") from error
         if isinstance(error, BrokenProcessPool):
             raise SuperposeError(
                 "a process that ran one of them was killed, perhaps for want of memory: what was "
@@ -152,7 +154,12 @@ class _Worker(Quiet):
         """Run a job until it ends, or the parent wants or meets its own end."""
         if cls.asked.is_set():  # the pool had taken the job before it could be cancelled
             raise Interrupted(f"stopped before {job.label} began")
-        outcome = run(job, cls(), lambda: cls.asked.is_set() or os.getppid() != parent)
+        try:
+            outcome = run(job, cls(), lambda: cls.asked.is_set() or os.getppid() != parent)
+        except Interrupted:
+            if not cls.asked.is_set():  # a signal to this process, whose pool waits for its end
+                os._exit(1)
+            raise
         return {**outcome.result, "timings": outcome.timings}
 
     def show(self, progress: Progress) -> None:
