@@ -166,7 +166,7 @@ class Superposed(nn.Module):
         own = layers(self)
         if torch.is_grad_enabled() or any(layer.pairing is not None for layer in own):
             return self._select(ids, own)
-        each = [ids] if isinstance(ids, int) else ids[0] if isinstance(ids, tuple) else ids
+        each = _each(ids)
         ends = [w for w in (own[0].weight_like(), own[-1].weight_like()) if w is not None]
         types = [(weight.dtype, weight.device) for weight in ends]
         key = (repr(ids), types)
@@ -224,41 +224,45 @@ class Superposed(nn.Module):
             active.selection = before
 
     @untraced
-    def _chosen_selection(self, ids: Ids, inputs: Any, options: Any) -> Selection | None:
-        """What one pass runs with; None for a mixed batch that is mapped or grouped."""
+    def _for_a_pass(self, ids: Ids, inputs: Any, options: Any) -> Selection | Batch:
+        """What one pass runs with; a mixed batch that is mapped or grouped is given back."""
         if isinstance(ids, int):
             return self.selection_of(ids)
         batch, each = self._batch(ids, inputs, options)
         if len(each) == 1 or (batch.tokens and len(set(each)) == 1):
             return self.selection_of(each[0])
         found = probe.find(self, batch, each, self.mixed)
-        return self.selection_of(ids) if found.name == "direct" else None
+        return self.selection_of(ids) if found.name == "direct" else batch
 
     @untraced
-    def _in_turn(self, ids: Ids, inputs: Any, options: Any, error: NotDirect | None = None) -> Any:
-        """A mixed batch that is mapped or grouped, or that turned out not to be direct."""
-        batch, each = self._batch(ids, inputs, options)
-        chosen = error is not None and self.mixed == "direct"
-        if error is not None and (batch.objects or chosen):  # which it may have written to
-            raise error
-        way = self.mixed if error is None else "grouped"
+    def _in_turn(self, ids: Ids, batch: Batch, way: str) -> Any:
+        """A mixed batch that is mapped or grouped."""
         try:
-            return batch.returned(*self._passed(ids, batch, each, way))
+            return batch.returned(*self._passed(ids, batch, way))
         except Stale:
             probe.forget(self, batch, way)
-            return batch.returned(*self._passed(ids, batch, each, way))
+            return batch.returned(*self._passed(ids, batch, way))
 
-    def _passed(self, ids: Ids, batch: Batch, each: list[int], way: str) -> Any:
+    @untraced
+    def _after_all(self, error: NotDirect, ids: Ids, inputs: Any, options: Any) -> Any:
+        """A mixed batch that turned out not to be direct at its sizes."""
+        if isinstance(ids, int) or self.mixed == "direct":
+            raise error
+        batch, _ = self._batch(ids, inputs, options)
+        if batch.objects:  # the pass that failed may have written to them
+            raise error
+        return self._in_turn(ids, batch, "grouped")
+
+    def _passed(self, ids: Ids, batch: Batch, way: str) -> Any:
+        each = _each(ids)
         found = probe.find(self, batch, each, way)
         if found.name == "mapped":
             return ways.mapped(self, self.selection_of(ids), batch, found.dims)
         return ways.grouped(self, each, batch, found.dims)
 
     def _batch(self, ids: Ids, inputs: Any, options: Any) -> tuple[Batch, list[int]]:
-        assert not isinstance(ids, int)
-        tokens = isinstance(ids, tuple)
-        each = ids[0] if isinstance(ids, tuple) else ids
-        return Batch.of(self, len(each), tokens, (inputs, options)), each
+        each = _each(ids)
+        return Batch.of(self, len(each), isinstance(ids, tuple), (inputs, options)), each
 
     @untraced
     def _check_direct(self, selection: Selection, inputs: Any, options: Any) -> None:
@@ -449,6 +453,11 @@ def layers(model: nn.Module) -> list[Layer]:
     return [module for module in modules(model) if isinstance(module, Layer)]
 
 
+def _each(ids: Ids) -> list[int]:
+    """The number of each row, or token; of one task, its own."""
+    return [ids] if isinstance(ids, int) else ids[0] if isinstance(ids, tuple) else ids
+
+
 def private_state(model: nn.Module) -> PrivateState:
     """What each task of a superposed model has for itself."""
     return layers(model)[-1].private_state
@@ -459,13 +468,13 @@ def _superposed_class(plain: Any, kind: Any) -> Any:
     @functools.wraps(plain.forward)
     def forward(self: Any, *inputs: Any, task: Task | None = None, **options: Any) -> Any:
         ids = self._ids(task)
-        selection = self._chosen_selection(ids, inputs, options)
-        if selection is None:
-            return self._in_turn(ids, inputs, options)
+        found = self._for_a_pass(ids, inputs, options)
+        if isinstance(found, Batch):
+            return self._in_turn(ids, found, self.mixed)
         try:
-            return self.pass_of(selection, inputs, options)
+            return self.pass_of(found, inputs, options)
         except NotDirect as error:
-            return self._in_turn(ids, inputs, options, error)
+            return self._after_all(error, ids, inputs, options)
 
     forward.__signature__ = _with_task(plain.forward)  # type: ignore[attr-defined]
     # the compiler would make a graph for each name of a task here; it starts with `run` instead
