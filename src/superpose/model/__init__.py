@@ -1,13 +1,7 @@
 """Superposed models: conversion, the choice of the task, mixed batches."""
 
-from superpose.model.superposed import (
-    Superposed,
-    build,
-    layers,
-    private_state,
-    superpose,
-    unsuperpose,
-)
+from superpose.model.conversion import build, superpose, unsuperpose
+from superpose.model.superposed import Superposed, layers, private_state
 from superpose.model.tasks import Name, Superposition, Task, check_names, several
 
 __all__ = [

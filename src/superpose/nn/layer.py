@@ -273,10 +273,8 @@ class Layer(nn.Module):
             )
         return selection.layers[self.path], selection.rows
 
-    def bind(self, context: Context, x: Tensor, rows: int | None) -> Tensor:
-        """C x for x of shape (…, M); with rows, each row by its own context."""
-        if rows is None:
-            return context.bind(x)
+    def bind(self, context: Context, x: Tensor, rows: int) -> Tensor:
+        """C x for x of shape (…, M), each row by its own context."""
         dim = self.rows_at(x, rows)
         if x.ndim == 2:  # stacked contexts take it as it is
             return context.bind(x)
