@@ -1,5 +1,6 @@
 """Files: small, exact, and clear about everything that can be wrong with them."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -210,3 +211,97 @@ def test_two_threads_may_save_to_one_name(tmp_path):
     for thread in threads:
         thread.join()
     assert len(sp.load(path, mlp()).tasks) in (2, 3)
+
+
+def fine_tuned(**options):
+    """A model with a base, of which two of three tasks have learned, and the base itself."""
+    net, x = mlp(), torch.randn(5, 12)
+    model = sp.superpose(net, "hadamard", tasks=3, base=True, **options)
+    optimiser = torch.optim.Adam(model.parameters(), 0.02)
+    for task in (0, 2):
+        optimiser.zero_grad()
+        (model(x, task=task) - task).square().mean().backward()
+        optimiser.step()
+    return model.eval(), net, x
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"rank": 2}, {"centre": "task"}, {"min_inputs": 15}, {"learnable": True}],
+    ids=str,
+)
+def test_a_model_with_a_base_comes_back_the_same(tmp_path, options):
+    model, _, x = fine_tuned(**options)
+    sp.save(model, tmp_path / "many.safetensors")
+    again = sp.load(tmp_path / "many.safetensors", other_weights()).eval()
+    for task in range(3):
+        assert torch.equal(again(x, task=task), model(x, task=task))
+    assert again.cost() == model.cost()
+    assert [p.requires_grad for p in again.parameters()] == [
+        p.requires_grad for p in model.parameters()
+    ]
+
+
+def other_weights():
+    net = mlp()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 1
+    return net
+
+
+def test_a_base_that_people_have_can_be_left_out(tmp_path):
+    model, net, x = fine_tuned(rank=1)
+    whole, part = tmp_path / "whole.safetensors", tmp_path / "part.safetensors"
+    sp.save(model, whole)
+    sp.save(model, part, base=False)
+    base = sum(tensor.nbytes for tensor in net.state_dict().values())
+    assert whole.stat().st_size - part.stat().st_size > 0.9 * base
+    again = sp.load(part, net).eval()
+    for task in range(3):
+        assert torch.equal(again(x, task=task), model(x, task=task))
+    with pytest.raises(sp.SuperposeError, match=r"without its base.*another one.*pretrained"):
+        sp.load(part, other_weights())
+    with pytest.raises(sp.SuperposeError, match="has no base that could be left out"):
+        sp.save(sp.superpose(mlp()), part, base=False)
+
+
+def test_the_base_of_packed_models_can_be_left_out(tmp_path):
+    base, x = mlp().eval(), torch.randn(5, 12)
+    models = {name: copy.deepcopy(base) for name in "ab"}
+    for net in models.values():
+        for parameter in net.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    packed = sp.pack(models, method="delta", base=base)
+    sp.save(packed, tmp_path / "packed.safetensors", base=False)
+    again = sp.load(tmp_path / "packed.safetensors", base)
+    for name in models:
+        assert torch.equal(again(x, task=name), packed(x, task=name))
+    with pytest.raises(sp.SuperposeError, match="without its base"):
+        sp.load(tmp_path / "packed.safetensors", models["a"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "share", "error"),
+    [(torch.bfloat16, 0.5, 2e-2), (torch.float16, 0.5, 2e-3), (torch.int8, 0.3, 2e-2)],
+    ids=str,
+)
+def test_numbers_can_be_stored_in_fewer_bits(tmp_path, dtype, share, error):
+    torch.manual_seed(0)
+    net, x = sp.lab.MLP(64, 96, 5, bias=True), torch.randn(5, 64)
+    model = randomise_private(sp.superpose(net, "hadamard", tasks=2, base=True)).eval()
+    with torch.no_grad():
+        for layer in (1, 3, 5):
+            model.layers[layer].weight.normal_(std=0.05)
+    whole, small = tmp_path / "whole.safetensors", tmp_path / "small.safetensors"
+    sp.save(model, whole)
+    sp.save(model, small, dtype=dtype)
+    assert small.stat().st_size < (share + 0.06) * whole.stat().st_size
+    again = sp.load(small, sp.lab.MLP(64, 96, 5, bias=True)).eval()
+    assert again.layers[1].weight.dtype == torch.float32
+    for task in range(2):
+        expected = model(x, task=task)
+        difference = (again(x, task=task) - expected).abs().max() / expected.abs().max()
+        assert 0 < difference < error
+    with pytest.raises(sp.SuperposeError, match=r"dtype=torch\.int4"):
+        sp.save(model, small, dtype=torch.int4)

@@ -44,12 +44,14 @@ def assert_bits(net, digests):
 
 
 def test_there_is_a_file_of_every_family_and_of_every_kind():
-    first, second = (
-        {path.stem for path in FILES if path.parent.name == f"format{number}"} for number in (1, 2)
+    first, second, third = (
+        {path.stem for path in FILES if path.parent.name == f"format{number}"}
+        for number in (1, 2, 3)
     )
     assert first >= set(sp.contexts.FAMILIES)
     assert len(first) == 49
     assert second == first | {"declared", "declared-statistics", "mixed-types"}
+    assert third >= second | {"base", "base-begun", "rank", "centred", "eight-bits"}
     assert all(path.with_suffix(".json").is_file() for path in FILES)
 
 

@@ -26,19 +26,31 @@ from superpose.nn.private import STATE, Part, is_private, is_sharded
 from superpose.nn.registry import input_dims, told
 from superpose.pack import Packed
 from superpose.pack.methods import stored
+from superpose.precision import reduced, restored
 
-FORMAT = 2
+FORMAT = 3
 HEADER = "superpose"
 PROBE = 256  # how many coordinates of a context go into the digest
 Own = tuple[list[int], Tensor]  # of a private tensor: tasks that learned, and theirs, a row each
 QUANTUM = 2.0**-20  # contexts agree if they agree to this; rotations differ by rounding elsewhere
 
 
-def save(model: Superposed, path: str | os.PathLike[str]) -> None:
+def save(
+    model: Superposed,
+    path: str | os.PathLike[str],
+    *,
+    base: bool = True,
+    dtype: torch.dtype | None = None,
+) -> None:
     """Write the model to one file; a file that is there stays whole until the new one is.
 
     Fixed contexts are not in it: they are derived again from the seed, the names of the layers and
     the tasks. A digest of them tells on loading that they came out the same.
+
+    `base=False` leaves out the base of a model that has one, for people who have it already: the
+    file is loaded into that network, and a digest tells that it is the same one. `dtype` stores the
+    numbers in fewer bits, `torch.bfloat16` or `torch.int8` (which has a scale for each output of a
+    weight, and leaves vectors as they are); loaded, they have the types of the network again.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile made of it
     if not isinstance(model, Superposed):
@@ -49,12 +61,19 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
         f"{STATE}.{name}": torch.stack([groups[name].of(task).detach() for task in tasks])
         for name, tasks in learned.items()
     }
-    tensors, same_as = _distinct(_shared_state(model) | tables)
+    shared = _shared_state(model)
+    left_out = [] if base else _base_names(model)
+    digest = _digest({name: shared.pop(name) for name in left_out}) if left_out else None
+    wanted = {name: str(t.dtype).removeprefix("torch.") for name, t in tables.items()}
+    tensors, same_as = _distinct(shared | tables)
     if any(map(is_sharded, tensors.values())):
         raise SuperposeError(
             "the model is sharded over processes: load get_model_state_dict(model, options="
             "StateDictOptions(full_state_dict=True)) into a model that is not, and save that"
         )
+    if dtype is not None:  # of int8, a row of a table is many vectors, and not one output
+        own = {} if dtype != torch.int8 else {name: tensors.pop(name) for name in tables}
+        tensors = reduced(tensors, dtype) | own
     pairs = [name for name, tensor in tensors.items() if tensor.dtype == torch.complex128]
     tensors |= {name: torch.view_as_real(tensors[name]) for name in pairs}
     superposition = model.superposition
@@ -74,6 +93,8 @@ def save(model: Superposed, path: str | os.PathLike[str]) -> None:
         "same_as": same_as,
         "pairs": pairs,  # complex numbers in double precision, which the format does not know
         "contexts": context_digest(model),
+        "base": digest,  # of the tensors that are not in the file
+        "reduced": wanted if dtype is not None else None,  # the types that private tables had
     }
     header["checksum"] = _checksum(header, tensors)
     write(path, tensors, {HEADER: json.dumps(header)})
@@ -100,7 +121,10 @@ def write(
 
 
 def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
-    """The superposed model of a file; `net` is the plain architecture, whatever its weights."""
+    """The superposed model of a file; `net` is the plain architecture, whatever its weights.
+
+    If the file was saved without its base, `net` is the pretrained network itself.
+    """
     header, tensors = read(path)
     method: str | None = header.get("method")
     for form in header.get("forms", []):
@@ -122,6 +146,12 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     for name in header.get("pairs", []):  # copied: a file's bytes may lie where pairs must not
         tensors[name] = torch.view_as_complex(tensors[name].clone())
     tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
+    if header.get("base"):
+        tensors |= _base_of(path, model, header["base"])
+    if header.get("reduced") is not None:
+        here = {name: tensor.dtype for name, tensor in _shared_state(model).items()}
+        here |= {name: getattr(torch, kind) for name, kind in header["reduced"].items()}
+        tensors = restored(tensors, here)
     if header["format"] == 1:
         _check_fit(path, _shared_state(model) | _wanted_by_format_1(model), tensors)
         own = _own_of_format_1(model, tensors)
@@ -242,6 +272,40 @@ def _shared_state(model: Superposed) -> dict[str, Tensor]:
     """The model's state but for its private tensors."""
     state: dict[str, Tensor] = model.state_dict()
     return {name: tensor for name, tensor in state.items() if not is_private(name)}
+
+
+def _base_names(model: Superposed) -> list[str]:
+    """What all tasks start from: all that they share but the changes.
+
+    The private tensors that a task of a packed model would start from are those of a model.
+    """
+    if not model.superposition.conversion.base:
+        raise SuperposeError(
+            "base=False: the model has no base that could be left out; superpose(…, base=True), or "
+            "pack(…, method='delta')"
+        )
+    names = [joined(layer.path, f"bases.{name}") for layer in layers(model) for name in layer.bases]
+    if isinstance(model, Packed):
+        return names
+    changes = {joined(layer.path, name) for layer in layers(model) for name in layer.contexts}
+    return [name for name in _shared_state(model) if name not in changes]
+
+
+def _base_of(path: str | os.PathLike[str], model: Superposed, digest: str) -> dict[str, Tensor]:
+    """The base, from the network that a file is loaded into."""
+    shared = _shared_state(model)
+    own = {name: shared[name] for name in _base_names(model)}
+    if _digest(own) != digest:
+        raise SuperposeError(
+            f"{path} was saved without its base, and this network is another one (its digest is "
+            f"{_digest(own)[:12]}, that of the base {digest[:12]}): load it into the pretrained "
+            "network that the model was made from"
+        )
+    return own
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    return _checksum({}, {name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 
 def _own(header: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Own]:

@@ -29,7 +29,10 @@ def turn(x: Tensor, phasors: Tensor) -> Tensor:
     """
     if x.is_complex():
         return torch.complex(turn(x.real, phasors), turn(x.imag, phasors))
-    planes = torch.view_as_complex(widened(x).unflatten(-1, (-1, 2)).contiguous())
+    pairs = widened(x).unflatten(-1, (-1, 2)).contiguous()
+    if not torch.compiler.is_compiling() and pairs.storage_offset() % 2:
+        pairs = pairs.clone()  # a part of a tensor may begin where no complex number can
+    planes = torch.view_as_complex(pairs)
     turned = planes * phasors.to(planes.dtype)
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 

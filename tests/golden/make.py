@@ -62,6 +62,28 @@ def declared(name, tasks, learning):
     return fresh
 
 
+def begun():
+    """Tasks of which only some have begun to learn: the others are their base."""
+    model = sp.superpose(network("mlp"), tasks=2, seed=SEED, base=True)
+    optimiser = torch.optim.SGD(model.parameters(), 0.5)
+    model(inputs("mlp", 1), task=1).square().mean().backward()
+    optimiser.step()
+    return model
+
+
+def frozen():
+    """A weight that is not bound, whatever the network says that it is loaded into."""
+    net = network("mlp")
+    net[0].weight.requires_grad_(False)
+    model = sp.superpose(net, tasks=3, seed=SEED)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    for task in range(3):
+        optimiser.zero_grad()
+        (model(inputs("mlp", task), task=task) - task).square().mean().backward()
+        optimiser.step()
+    return model
+
+
 def fine_tuned(name):
     """A base and models that differ from it in every tensor."""
     base = network(name).eval()
@@ -134,7 +156,19 @@ KINDS = {
     "declared": ("mlp", partial(declared, "mlp", 5, [3])),
     "declared-statistics": ("conv", partial(declared, "conv", 3, [2])),
     "mixed-types": ("mixed types", partial(learned, "mixed types")),
+    "base": ("mlp", partial(learned, "mlp", "hadamard", base=True)),
+    "base-conv": ("conv", partial(learned, "conv", "hadamard", base=True)),
+    "base-encoder": ("encoder", partial(learned, "encoder", base=True)),
+    "base-tied": ("tied", partial(learned, "tied", base=True)),
+    "base-begun": ("mlp", begun),
+    "rank": ("mlp", partial(learned, "mlp", "hadamard", base=True, rank=1)),
+    "centred": ("mlp", partial(learned, "mlp", "hadamard", centre="task")),
+    "centred-rows": ("mlp", partial(learned, "mlp", "hadamard", centre="rows")),
+    "small-layers": ("mlp", partial(learned, "mlp", "hadamard", min_inputs=7)),
+    "frozen": ("mlp", frozen),
+    "eight-bits": ("mlp", partial(learned, "mlp", "hadamard")),
 }
+OPTIONS = {"eight-bits": {"dtype": torch.int8}}
 
 
 def digests(net, rounded=()):
@@ -183,7 +217,9 @@ def main():
             continue
         torch.manual_seed(number)
         model = make()
-        sp.save(model, path)
+        sp.save(model, path, **OPTIONS.get(kind, {}))
+        if kind in OPTIONS:  # it is rounded
+            model = sp.load(path, network(name))
         told = expected(model, name)
         path.with_suffix(".json").write_text(json.dumps(told, separators=(",", ":")) + "\n")
         print(path.name, path.stat().st_size, path.with_suffix(".json").stat().st_size)

@@ -62,7 +62,7 @@ def test_an_optimiser_that_is_copied_with_the_model_trains_the_copy():
 
 def test_what_is_trained_is_trained_in_a_copy():
     net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)).requires_grad_(False)
-    model = sp.superpose(net, tasks=2)
+    model = sp.superpose(net, tasks=2, bind_frozen=True)
     model.requires_grad_(True)
     twin = copy.deepcopy(model)
     assert len(twin.private_parameters(1)) == len(model.private_parameters(1)) == 1

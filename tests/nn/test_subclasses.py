@@ -91,7 +91,7 @@ def test_layers_that_were_customised_are_left_alone_and_told_to_be_shared(name):
     net = nn.Sequential(custom, nn.ReLU(), nn.Linear(6, 4))
     warns = name != "a wrapped norm"
     with pytest.warns(match="^0 stay shared") if warns else contextlib.nullcontext():
-        model = sp.superpose(net, tasks=3)
+        model = sp.superpose(net, tasks=3, bind_frozen=True)
     sp.superpose(net, tasks=3, skip=["0"])  # says nothing
     shared = {tensor for tensor in net.state_dict() if tensor.startswith("0.")}
     assert shared <= set(model.summary().shared)

@@ -136,7 +136,15 @@ def plan(
         raise SuperposeError(f"the family {name!r} cannot be packed: plan for 'phase' instead")
     if isinstance(chosen, meaningless):
         raise SuperposeError("the family 'identity' cannot tell models apart: plan for another")
-    model = superpose(net, chosen, tasks=1, private_layers=private_layers, skip=skip)
+    model = superpose(
+        net,
+        chosen,
+        tasks=1,
+        private_layers=private_layers,
+        skip=skip,
+        base=False,
+        bind_frozen=True,
+    )
     weights = weights_of(model)
     planned = []
     with quiet_run():

@@ -110,9 +110,11 @@ class Projection(Hook):
 
         def noted(weight: Weight, own: Tensor) -> Callable[..., None]:
             def note(module: nn.Module, arguments: Any, named: dict[str, Any]) -> None:
-                context = weight.layer.selected()[0].contexts[weight.name]
+                selected = weight.layer.selected()[0]
+                context = selected.contexts[weight.name]
                 for part in weight.inputs(module, arguments, named, seed=0):
-                    x = weight.bind(part.x, context)  # (groups, rows, inputs)
+                    centred = weight.layer.centred_inputs(selected, weight.name, part.x)
+                    x = weight.bind(centred, context)  # (groups, rows, inputs)
                     x = x.mean(1, keepdim=True) if self.means else x
                     own.add_(x.mT @ x)
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from superpose import contexts
-from superpose.contexts import Family
+from superpose.contexts import Family, Identity
 from superpose.cost import size
 from superpose.errors import SuperposeError
 from superpose.model.batch import BatchDim
 from superpose.model.superposed import Superposed, layers, superposed_class
 from superpose.model.tasks import WHOLE, Name, Superposition, check_names, several
+from superpose.nn.additions import BEGUN
 from superpose.nn.complex import complexify
 from superpose.nn.convert import AUTO, Conversion, convert, restore
-from superpose.nn.layer import Layer
+from superpose.nn.layer import ROWS, Layer
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.private import PrivateState
 
@@ -38,8 +41,18 @@ def superpose(
     learnable: bool = False,
     batch_dim: BatchDim = None,
     mixed: str = AUTO,
+    base: bool | nn.Module | None = None,
+    rank: int = 0,
+    centre: str | None = None,
+    min_inputs: int = 0,
+    bind_frozen: bool = False,
 ) -> Superposed:
     """A copy of `net` that holds many models in one set of weights, one for each task.
+
+    A pretrained network needs `base=True`: its weights W₀ stay as they are, every task starts from
+    them, and what is superposed is the change, y = W₀ x + W C(k) x, with W zero at first. Without a
+    base the tasks start from W C(k), in which nothing is left of what the network had learned.
+    `base` may also be another network of the same architecture, whose weights it then is.
 
     Linear, convolution, attention and recurrent layers are bound by the family's contexts, each
     derived from (seed, layer name, task). The rest is for `private` to decide:
@@ -54,6 +67,13 @@ def superpose(
     "*.stem". So may those of several families, `{"encoder.*": "hadamard", "*": "binary"}`, of which
     a layer has the first that it matches. `conv="channel"` binds the channels of a convolution's
     input instead of its kernel. `learnable=True` trains the family's own numbers.
+
+    `rank=r` gives each task a low-rank part of its own in every layer, y = … + B A x, as LoRA does.
+    `centre="task"` takes the mean of a task's inputs out before they are bound, "rows" that of each
+    row: most of what tasks have in common, and disturb each other by, is a mean. Layers that bind
+    fewer inputs than `min_inputs`, for each group, are private as a whole. Weights that are frozen
+    in the network (`requires_grad=False`) are not bound but with `bind_frozen=True`.
+
     The rows of a batch are in the first dimension of every tensor that the network is given;
     `batch_dim` says where they are else, as a number or by the argument's name, with None for a
     tensor that has no rows: `batch_dim={"mask": None}`. `mixed` is how mixed batches are computed:
@@ -73,9 +93,12 @@ def superpose(
         )
     labels += range(tasks) if isinstance(tasks, WHOLE) else several("tasks", tasks)
     check_names(labels)
+    chosen = _with_learning(family_by_layer(family), learnable)
+    if base is None and any(not isinstance(one, Identity) for one in several_families(chosen)):
+        _warn_of_scrambling(net)
     return build(
-        net,
-        _with_learning(family_by_layer(family), learnable),
+        _with_weights(net, base) if isinstance(base, nn.Module) else net,
+        chosen,
         {label: number for number, label in enumerate(labels)},
         seed,
         Conversion(
@@ -84,7 +107,12 @@ def superpose(
             several("skip", skip),
             conv,
             dict(batch_dim) if isinstance(batch_dim, Mapping) else batch_dim,
+            _has_base(base),
             mixed=mixed,
+            frozen=() if bind_frozen else _frozen(net),
+            centre=centre,
+            min_inputs=min_inputs,
+            rank=rank,
         ),
         Superposed,
     )
@@ -127,6 +155,7 @@ def build(
     _check_attributes(net, kind)
     model = copy.deepcopy(net)
     if several_families(family)[0].complex_valued:
+        _check_real(conversion)
         model = complexify(model, seed)
     _check_arguments(net, conversion.batch_dim)
     convert(model, family, seed, conversion)
@@ -134,6 +163,10 @@ def build(
     model.__class__ = superposed_class(plain, kind)  # type: ignore[arg-type]
     assert isinstance(model, kind)
     model.superposition = Superposition(family, seed, names, conversion, size([net]))
+    if conversion.base and kind.starts_from_base:
+        bound = (layer for layer in layers(model) if layer.contexts)
+        first = min(bound, key=lambda layer: layer.path)
+        first.make_private([next(iter(first.contexts)) + BEGUN])
     private = PrivateState.put_into(layers(model))
     if start:
         private.add(names.values())
@@ -144,7 +177,8 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     """The plain module again: as it stands in the weights, or the model of one task read out.
 
     With a task, the result computes what model(x, task=task) does: its weights are W C(k), and the
-    task's private parameters are its own. A complex-valued network stays complex-valued.
+    task's private parameters are its own. Without one, of a model that tasks started from a base
+    in, it is the base. A complex-valued network stays complex-valued.
     """
     if not isinstance(model, Superposed):
         raise SuperposeError(f"{type(model).__name__} is not superposed: there is nothing to undo")
@@ -154,8 +188,12 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     for name in inspect.get_annotations(type(model)._kind):
         vars(plain).pop(name, None)
     plain.__class__ = type(model)._plain
+    reading = {} if number is None else model.tensors_of(number)
     for layer, stored in zip(layers(plain), layers(model), strict=True):
-        _assign(layer, stored.in_all() if number is None else stored.read_out(number))
+        if number is not None:
+            _assign(layer, reading[layer.path])
+        else:
+            _assign(layer, dict(stored.bases) if model.starts_from_base else stored.in_all())
         layer.unsuperpose()
     restore(plain)
     return plain
@@ -170,6 +208,71 @@ def _assign(layer: Layer, values: dict[str, Tensor]) -> None:
             setattr(layer, name, nn.Parameter(value, own.requires_grad))
         else:
             own.copy_(value)
+
+
+def _frozen(net: nn.Module) -> tuple[str, ...]:
+    """The parameters that could learn, and do not, by all their names."""
+    named = net.named_parameters(remove_duplicate=False)
+    return tuple(n for n, p in named if p.is_floating_point() and not p.requires_grad)
+
+
+def _has_base(base: bool | nn.Module | None) -> bool:
+    if base is None or isinstance(base, (bool, nn.Module)):
+        return bool(base) if isinstance(base, bool) else base is not None
+    raise SuperposeError(
+        f"base={base!r}: give True for the network's own weights, or a network that has them"
+    )
+
+
+def _with_weights(net: nn.Module, base: nn.Module) -> nn.Module:
+    """A copy of the network with the weights of another."""
+    if isinstance(base, Superposed):
+        raise SuperposeError("the base is superposed: give unsuperpose(base, task)")
+    own, given = net.state_dict(keep_vars=True), base.state_dict()
+    for name, tensor in own.items():
+        if name not in given or given[name].shape != tensor.shape:
+            there = tuple(given[name].shape) if name in given else "missing"
+            raise SuperposeError(
+                f"the base is another architecture: {name} is {tuple(tensor.shape)} in the network "
+                f"and {there} in the base"
+            )
+    extra = next((name for name in given if name not in own), None)
+    if extra is not None:
+        raise SuperposeError(f"the base is another architecture: the network has no {extra}")
+    first: dict[int, str] = {}
+    for name, tensor in own.items():
+        other = first.setdefault(id(tensor), name)
+        if not torch.equal(given[name], given[other]):
+            raise SuperposeError(
+                f"{name} and {other} are one tensor in the network, and differ in the base: tie "
+                "them in the base, or give the network a copy of each"
+            )
+    made = copy.deepcopy(net)
+    made.load_state_dict(given)
+    return made
+
+
+def _check_real(conversion: Conversion) -> None:
+    given = {"base": conversion.base, "rank": conversion.rank, "centre": conversion.centre}
+    for option, value in given.items():
+        if value and value != ROWS:
+            raise SuperposeError(
+                f"{option}={value!r}: the family makes the network complex-valued, which has "
+                "nothing left of a real one: use 'phase', which is complex superposition for a "
+                "real network"
+            )
+
+
+def _warn_of_scrambling(net: nn.Module) -> None:
+    """`from_pretrained` of transformers leaves the name of what it loaded."""
+    name = getattr(getattr(net, "config", None), "_name_or_path", "")
+    if name:
+        warnings.warn(
+            f"{type(net).__name__} was loaded from {name!r}, and without a base nothing is left of "
+            "what it knows, because every task starts from scrambled weights: use "
+            "superpose(…, base=True), or base=False if that is meant",
+            stacklevel=3,
+        )
 
 
 def _check_arguments(net: nn.Module, batch_dim: BatchDim) -> None:

@@ -21,6 +21,7 @@ from superpose.model.batch import Batch
 from superpose.model.still import kept_by, still
 from superpose.model.structure import flatten
 from superpose.model.ways import Dims, Way, mapped, passed
+from superpose.nn.additions import added_to
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.convert import AUTO, WAYS
 from superpose.nn.layer import Layer
@@ -65,7 +66,8 @@ def check_independent(model: nn.Module) -> None:
         batch = isinstance(module, (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm))
         keeps = isinstance(module, nn.modules.instancenorm._InstanceNorm) and tracked
         own = isinstance(module, Layer) and any(
-            part.kind == STATISTICS for part in module.private.values()
+            part.kind == STATISTICS and added_to(module, name) is None
+            for name, part in module.private.items()
         )
         if (batch and not tracked) or (module.training and (batch or keeps or own)):
             raise SuperposeError(
@@ -262,7 +264,7 @@ def _checked(found: Way, each: list[list[Tensor]], rounding: float) -> Way:
 
 
 def _apart(selection: Selection, generator: np.random.Generator) -> Selection:
-    """With private tensors that differ from row to row."""
+    """With private tensors that differ from row to row, and nothing closed to any of them."""
 
     def apart(tensor: Tensor) -> Tensor:
         if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -270,8 +272,11 @@ def _apart(selection: Selection, generator: np.random.Generator) -> Selection:
         noise = torch.tensor(generator.random(tensor.shape))
         return tensor + (0.1 + tensor.abs().mean()) * noise.to(tensor.device, tensor.dtype)
 
+    def all_apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: apart(tensor) for name, tensor in tensors.items()}
+
     layers = {
-        path: Selected(own.contexts, {name: apart(t) for name, t in own.private.items()})
+        path: Selected(own.contexts, all_apart(own.private), all_apart(own.means))
         for path, own in selection.layers.items()
     }
     return Selection(selection.row, layers)

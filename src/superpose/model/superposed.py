@@ -25,7 +25,7 @@ from superpose.nn.convert import AUTO, Summary, summarise
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
-from superpose.nn.private import STATE, Kept, PrivateState, is_private, modules
+from superpose.nn.private import RANK, STATE, Kept, PrivateState, by_row, is_private, modules
 from superpose.nn.selection import (
     NotDirect,
     Selected,
@@ -51,6 +51,7 @@ class Superposed(nn.Module):
     """
 
     superposition: Superposition
+    starts_from_base: ClassVar[bool] = True  # with a base, a task is it until it begins to learn
     _plain: ClassVar[type[nn.Module]]
     _kind: ClassVar[type[Superposed]]
 
@@ -141,6 +142,25 @@ class Superposed(nn.Module):
         flats = [group.of(number) for group in private_state(self).groups.values()]
         return [flat for flat in flats if isinstance(flat, nn.Parameter) and flat.requires_grad]
 
+    def parameter_groups(self, lr: float, *, rank_lr: float | None = None) -> list[dict[str, Any]]:
+        """All that learns, for an optimiser, the low-rank parts with a learning rate of their own.
+
+        >>> from superpose import superpose
+        >>> model = superpose(nn.Linear(40, 20), tasks=3, base=True, rank=2)
+        >>> optimiser = torch.optim.Adam(model.parameter_groups(1e-3, rank_lr=1e-2))
+        >>> [len(group["params"]) for group in optimiser.param_groups]
+        [4, 3]
+        """
+        state = private_state(self)
+        low_rank = [g for g in state.groups.values() if g.kind == RANK]
+        own = {id(flat): flat for group in low_rank for flat in group.parameters()}
+        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in own]
+        groups: list[dict[str, Any]] = [{"params": rest, "lr": lr}]
+        if own:
+            of_rank = [flat for flat in own.values() if flat.requires_grad]
+            groups.append({"params": of_rank, "lr": lr if rank_lr is None else rank_lr})
+        return groups
+
     def private_tensors(self, task: Name) -> dict[str, Tensor]:
         """What a task has for itself, by the plain network's names: views, which can be written to.
 
@@ -178,8 +198,35 @@ class Superposed(nn.Module):
         row = tasks.row
         if isinstance(ids, tuple) and row is not None:
             row = row.unsqueeze(0)
-        private = own[-1].private_state.select(tasks)
-        return Selection(row, {la.path: la.select(tasks, private.get(la.path, {})) for la in own})
+        state = own[-1].private_state
+        private, closed = state.select(tasks), self._closed(state, tasks)
+        found = {la.path: la.select(tasks, private.get(la.path, {})) for la in own}
+        if closed is not None:
+            found = {path: selected._replace(gate=(closed,)) for path, selected in found.items()}
+        return Selection(row, found)
+
+    def _closed(self, state: PrivateState, tasks: Tasks) -> Tensor | None:
+        """1 for a task that has not begun to learn, and is its base; None if all have begun.
+
+        A gradient that comes back through it begins the task.
+        """
+        if state.mark is None:
+            return None
+        waiting = [task for task in tasks.unique if not state.has_begun(task)]
+        if not waiting:
+            return None
+        like = state.mark.of(tasks.unique[0]).detach()
+        closed = by_row(
+            [like.new_tensor(float(task in waiting)) for task in tasks.unique], tasks.row
+        )
+        if torch.is_grad_enabled():
+            closed.requires_grad_().register_hook(lambda gradient: state.begin(waiting))
+        return closed
+
+    def tensors_of(self, number: int) -> dict[str, dict[str, Tensor]]:
+        """For each layer, by its path, what a plain one needs to do what it does for a task."""
+        selection = self.selection_of(number)
+        return {la.path: la.plain_tensors(selection.layers[la.path]) for la in layers(self)}
 
     def _ids(self, task: Task | None) -> Ids:
         known = self.superposition
@@ -280,7 +327,8 @@ class Superposed(nn.Module):
         found = dict.fromkeys(map(str, self.superposition.ways.values()))
         if self.mixed != AUTO and not found:
             found = {f"{self.mixed}, as it was chosen": None}
-        return summarise(self, layers(self), list(found))
+        base = self.superposition.conversion.base
+        return summarise(self, layers(self), list(found), base)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
         """What tasks have for themselves is in the last layer, which may have been another one."""

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from superpose import functional
 from superpose.contexts import Context
-from superpose.nn.layer import Layer, standalone
+from superpose.nn.additions import UP
+from superpose.nn.layer import ROWS, Layer, opened, standalone
 from superpose.nn.reading import of_active_task
-from superpose.nn.selection import TaskIds
+from superpose.nn.selection import Selected, TaskIds
 
 Size = list[int] | None  # of the output that is wanted
 
@@ -79,36 +80,62 @@ class ConvLayer(Layer):
         bias = selected.private.get("bias", self.stored("bias"))
         context = selected.contexts.get("weight")
         x = functional.complex_like(x, weight)
+        spatial = len(self.kernel_size)
+        self.observe(selected, x.movedim(-1 - spatial, -1), rows)
         if rows is None:
             if context is not None:
-                weight = self.bind_weight("weight", context, weight)
+                weight = self.bound_weight(selected, "weight")
+            if bias is not None:
+                bias = self.shifted(selected, bias)
             return self.convolve(x, weight, bias, self.groups, size)
-        spatial = len(self.kernel_size)
         self.check_rows(x, rows, spatial + 2)
-        y = self.by_row(x, weight, context, rows, size)
+        y = self.by_row(selected, x, weight, rows, size)
         if bias is None:
             return y
-        return y + bias.to(y.dtype).view(-1, self.out_channels, *[1] * spatial)
+        own = self.shifted(selected, bias, rows)
+        return y + own.to(y.dtype).view(-1, self.out_channels, *[1] * spatial)
 
     def by_row(
-        self, x: Tensor, weight: Tensor, context: Context | None, rows: int, size: Size
+        self, selected: Selected, x: Tensor, weight: Tensor, rows: int, size: Size
     ) -> Tensor:
         """The same without a bias, each row by its own context, or by a kernel of its own."""
-        base = None if context is None else self.bases.get("weight")
+        context, base = selected.contexts.get("weight"), self.bases.get("weight")
         shared = weight.ndim == self.stored("weight").ndim
-        if context is not None and self.mode == "channel":
-            y = self.convolve(self.bind_channels(context, x), weight, None, self.groups, size)
-        elif context is not None and shared and self.has_few_patches(x):
-            y = self.by_patches(context, x, weight)
-        elif context is None and shared:
+        if context is None and shared:
             return self.convolve(x, weight, None, self.groups, size)
+        low_rank, rows_centred = "weight" + UP in selected.private, self.centre == ROWS
+        apart = context is not None and shared and not low_rank and not rows_centred
+        if apart and context is not None and self.mode == "channel":
+            y = self.convolve(self.bind_channels(context, x), weight, None, self.groups, size)
+        elif apart and context is not None and self.has_few_patches(x):
+            y = self.by_patches(context, x, weight)
         else:
-            if context is not None:
-                weight, base = self.bind_weight("weight", context, weight, rows), None
-            side_by_side, groups = x.flatten(0, 1).unsqueeze(0), rows * self.groups
-            y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, size)
-            y = y.view(rows, -1, *y.shape[2:])
+            own = weight if context is None else self.bound_weight(selected, "weight", rows)
+            return self.convolve_each(x, own, rows, size)
+        y = opened(y, selected.closed)
         return y if base is None else y + self.convolve(x, base, None, self.groups, size)
+
+    def convolve_each(self, x: Tensor, weight: Tensor, rows: int, size: Size) -> Tensor:
+        """Each row with a kernel of its own, (rows, *W.shape), as one grouped convolution."""
+        side_by_side, groups = x.flatten(0, 1).unsqueeze(0), rows * self.groups
+        y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, size)
+        return y.view(rows, -1, *y.shape[2:])
+
+    def input_features(self, name: str) -> int:
+        """One mean for each channel."""
+        return self.in_channels
+
+    def mean_inputs(self, mean: Tensor) -> Tensor:
+        """The mean at every position of the kernel."""
+        positions = prod(self.kernel_size) if self.mode == "kernel" else 1
+        inputs = mean.repeat_interleave(positions, -1)
+        return inputs if self.groups == 1 else inputs.unflatten(-1, (self.groups, -1))
+
+    def summed(self, response: Tensor) -> Tensor:
+        """Over the positions, which are outputs of their own where channels are bound."""
+        if self.mode == "kernel":
+            return response
+        return response.unflatten(-1, (-1, prod(self.kernel_size))).sum(-1)
 
     def has_few_patches(self, x: Tensor) -> bool:
         """Whether binding what the kernel meets takes less memory than a kernel for each row."""
@@ -131,6 +158,7 @@ class ForwardConv(ConvLayer):
     """Kernels (outputs, inputs / groups, …)."""
 
     is_linear_map = True
+    has_input_mean = True
     has_complex_form = True
 
     def to_blocks(self, weight: Tensor) -> Tensor:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from superpose.contexts import Identity
 from superpose.errors import SuperposeError
+from superpose.nn.additions import UP
+from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.conv import ConvLayer
 from superpose.nn.custom import DeclaredLayer, Keeper, OwnLayer, is_vector
 from superpose.nn.forms import (
@@ -21,7 +25,7 @@ from superpose.nn.forms import (
     makes_weights,
     undeclared,
 )
-from superpose.nn.layer import Layer
+from superpose.nn.layer import ROWS, TASK, Binding, Layer
 from superpose.nn.names import inside, joined
 from superpose.nn.norm import NormLayer
 from superpose.nn.pairing import pair
@@ -31,6 +35,7 @@ from superpose.nn.registry import input_dims, told
 
 PRIVATE_MODES = ("per-task", "shared", "none")
 CONV_MODES = ("kernel", "channel")
+CENTRES = (TASK, ROWS)
 AUTO = "auto"
 WAYS = ("direct", "mapped", "grouped")
 
@@ -47,10 +52,15 @@ class Conversion:
     base: bool = False  # each layer keeps a base that all tasks share, and superposes the rest
     random_pairing: bool = False  # layers of one shape change places, differently for each task
     mixed: str = AUTO  # how mixed batches are computed
+    frozen: tuple[str, ...] = ()  # parameters that do not learn, and are not bound
+    centre: str | None = None  # what is taken out of the inputs that are bound: a mean
+    min_inputs: int = 0  # layers that bind fewer inputs are private as a whole
+    rank: int = 0  # how many directions each task has for itself beside what is superposed
 
     def __post_init__(self) -> None:
         """Check what can be checked without the model."""
         self.private_layers, self.skip = tuple(self.private_layers), tuple(self.skip)
+        self.frozen = tuple(self.frozen)
         if self.private not in PRIVATE_MODES:
             raise SuperposeError(f"private={self.private!r}: use one of {', '.join(PRIVATE_MODES)}")
         if self.conv not in CONV_MODES:
@@ -62,6 +72,23 @@ class Conversion:
             )
         if self.mixed not in (AUTO, *WAYS):
             raise SuperposeError(f"mixed={self.mixed!r}: use one of {', '.join((AUTO, *WAYS))}")
+        if self.centre not in (None, *CENTRES):
+            raise SuperposeError(f"centre={self.centre!r}: use {' or '.join(map(repr, CENTRES))}")
+        for name in ("min_inputs", "rank"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise SuperposeError(f"{name}={value!r}: give a whole number, 0 for none")
+        if self.private != "per-task" and self.base:
+            raise SuperposeError(
+                f"private={self.private!r}: with a base, biases and norms are each task's own, or "
+                "the tasks would change the base of one another: leave private out; those that "
+                "are frozen in the network (requires_grad=False) cost nothing"
+            )
+        if self.private != "per-task" and self.centre == TASK:
+            raise SuperposeError(
+                f"centre='task' needs biases that are each task's own, and private is "
+                f"{self.private!r}: use centre='rows', or leave private out"
+            )
 
     @property
     def layers_batch_dim(self) -> int | None:
@@ -76,6 +103,7 @@ def convert(model: nn.Module, family: FamilyByLayer, seed: int, conversion: Conv
     families = LayerFamilies(family, modules)
     skip = conversion.skip
     batch_dims = dict(_batch_dims(modules))
+    before_norms = set(_before_batch_norms(modules)) if conversion.centre == TASK else set()
     for name, module in modules.items():
         _check_initialised(name, module)
         if inside(name, skip):
@@ -83,7 +111,8 @@ def convert(model: nn.Module, family: FamilyByLayer, seed: int, conversion: Conv
         kind = _form(name, module, conversion)
         if kind is not None:
             batch_dim = batch_dims.get(name, conversion.layers_batch_dim)
-            _become(kind, module, name, families, seed, batch_dim, conversion)
+            own = replace(conversion, centre=None) if name in before_norms else conversion
+            _become(kind, module, name, families, seed, batch_dim, own)
         elif isinstance(module, nn.MultiheadAttention):
             skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
     _check_converted(type(model), modules, skip, conversion)
@@ -91,6 +120,8 @@ def convert(model: nn.Module, family: FamilyByLayer, seed: int, conversion: Conv
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
     _freeze_templates(modules.values())
+    if conversion.base:
+        _freeze_base(model, modules.values())
     _block_fast_paths(modules, on=False)
 
 
@@ -107,6 +138,9 @@ class Summary:
     private: list[str]
     shared: list[str]
     mixed: list[str]  # how mixed batches are computed, as far as it was found out
+    start: str  # what the model of a new task is
+    centred: list[str]  # of the superposed ones, those whose input is less its mean
+    low_rank: list[str]  # of the superposed ones, those that each task adds a low-rank part to
     families: dict[str, list[str]]  # which of the superposed ones each family binds
 
     def __str__(self) -> str:
@@ -116,12 +150,20 @@ class Summary:
             **(by_family if several else {"superposed": self.superposed}),
             "private to each task": self.private,
             "shared by all tasks": self.shared,
+            **({"centred": self.centred} if self.centred else {}),
+            **({"with a low-rank part of each task": self.low_rank} if self.low_rank else {}),
+            "tasks start from": [self.start],
             "mixed batches": self.mixed or ["found out with the first one"],
         }
         return "\n".join(f"{kind}: {', '.join(names) or 'none'}" for kind, names in kinds.items())
 
 
-def summarise(model: nn.Module, layers: Iterable[Layer], mixed: list[str]) -> Summary:
+BASE = "the base, the network's own weights"
+PLAIN = "the network's own weights"
+SCRAMBLED = "scrambled weights, in which nothing is left of what the network had learned"
+
+
+def summarise(model: nn.Module, layers: Iterable[Layer], mixed: list[str], base: bool) -> Summary:
     """Sort the tensors of a superposed model."""
     layers = list(layers)
     superposed = [joined(layer.path, name) for layer in layers for name in layer.contexts]
@@ -135,7 +177,18 @@ def summarise(model: nn.Module, layers: Iterable[Layer], mixed: list[str]) -> Su
         for name, context in layer.contexts.items():
             families.setdefault(str(context.family), []).append(joined(layer.path, name))
     shared = [name for name in rest if name not in told]
-    return Summary(superposed, private, shared, mixed, families)
+    bound = [(joined(la.path, name), la, name) for la in layers for name in la.contexts]
+    kept = all(isinstance(la.contexts[name].family, Identity) for _, la, name in bound)
+    return Summary(
+        superposed,
+        private,
+        shared,
+        mixed,
+        BASE if base else PLAIN if kept else SCRAMBLED,
+        [path for path, layer, _ in bound if layer.centre is not None],
+        [path for path, layer, name in bound if name + UP in layer.private],
+        families,
+    )
 
 
 def _with_names(conversion: Conversion, model: nn.Module) -> Conversion:
@@ -187,18 +240,33 @@ def _become(
     if isinstance(module, DeclaredLayer):
         module.input_dims = input_dims(name, module) or {}
     chosen = families.of(name) if kind.binds_weights and not entire else None
-    module.superpose(plain, name, chosen, seed, batch_dim, conversion.base)
-    module.make_private(_tasks_own(module, conversion))
+    binding = Binding(conversion.base, conversion.frozen, conversion.centre, conversion.rank)
+    inputs = _inputs_bound(module) if chosen is not None else conversion.min_inputs
+    if inputs < conversion.min_inputs:
+        chosen, entire = None, True
+    module.superpose(plain, name, chosen, seed, batch_dim, binding)
+    module.make_private(_tasks_own(module, conversion, entire))
+    if conversion.rank:
+        module.add_rank(conversion.rank)
+    if conversion.centre == TASK:
+        module.add_mean()
     if not module.contexts and not module.private:
         module.unsuperpose()
 
 
-def _tasks_own(layer: Layer, conversion: Conversion) -> list[str]:
+def _inputs_bound(layer: Layer) -> int:
+    """The fewest inputs that one of its weights binds, of each group by itself."""
+    return min((inputs for inputs, _ in layer.bound().values()), default=0)
+
+
+def _tasks_own(layer: Layer, conversion: Conversion, entire: bool) -> list[str]:
     """What each task has of a layer; of what is kept beside layers, vectors and what is named."""
     private_layers, per_task = conversion.private_layers, conversion.private == "per-task"
-    entire = inside(layer.path, private_layers)
     if not isinstance(layer, Keeper):
-        return layer.unbound() if entire or per_task else []
+        frozen = [] if entire else list(layer.bound())  # weights that are not bound
+        return (
+            [name for name in layer.unbound() if name not in frozen] if entire or per_task else []
+        )
     vectors = per_task and not makes_weights(layer.path, layer)
     return [
         name
@@ -216,13 +284,21 @@ def _check_converted(
     shared = {
         n: m for n, m in modules.items() if not inside(n, (*skip, *conversion.private_layers))
     }
-    unknown = {n: m for n, m in shared.items() if undeclared(n, m) and _matrices(n, m) - private}
+    known = private | set(conversion.frozen)
+    unknown = {n: m for n, m in shared.items() if undeclared(n, m) and _matrices(n, m) - known}
     if not any(layer.contexts for layer in layers):
         raise SuperposeError(
             f"{kind.__name__} has no layer to superpose: it needs at least one linear, "
             "convolution, attention or recurrent layer, or a module that was declared, that is not "
             "in skip or private_layers, and that was not customised beyond its class"
+            + _why_not_bound(conversion)
             + (f"; {_how_to_declare(unknown)}" if unknown else "")
+        )
+    if conversion.centre == TASK and not any(layer.centre == TASK for layer in layers):
+        raise SuperposeError(
+            f"centre='task': {kind.__name__} has no linear or convolution layer that is superposed "
+            "and has a bias, which the mean of its inputs would shift, or a batch norm takes the "
+            "mean out after it: give the layers biases, use centre='rows', or leave centre out"
         )
     for name in conversion.private_layers:
         if name not in modules and name not in private:
@@ -232,6 +308,7 @@ def _check_converted(
                 f"not at all: name {owner!r}"
             )
     left = [n for n, m in shared.items() if binds_weights(n, m) and not _converted(m)]
+    left = [name for name in left if not _is_frozen(name, modules[name], conversion)]
     if left:
         warnings.warn(
             f"{', '.join(left)} stay shared by all tasks, because they were customised beyond "
@@ -247,9 +324,25 @@ def _check_converted(
         )
 
 
+def _why_not_bound(conversion: Conversion) -> str:
+    """Options that may have left no layer to superpose."""
+    why = ""
+    if conversion.frozen:
+        why += "; weights that are frozen (requires_grad=False) are bound with bind_frozen=True"
+    if conversion.min_inputs:
+        why += f"; min_inputs={conversion.min_inputs} makes layers with fewer inputs private"
+    return why
+
+
 def _matrices(layer: str, module: nn.Module) -> set[str]:
     own = module.named_parameters(recurse=False)
     return {joined(layer, name) for name, tensor in own if not is_vector(tensor)}
+
+
+def _is_frozen(layer: str, module: nn.Module, conversion: Conversion) -> bool:
+    """Whether it has matrices, and none of them learns."""
+    own = _matrices(layer, module)
+    return bool(own) and own <= set(conversion.frozen)
 
 
 def _converted(module: nn.Module) -> bool:
@@ -293,6 +386,15 @@ def _batch_dims(modules: dict[str, nn.Module]) -> Iterator[tuple[str, int]]:
             yield f"{name}.out_proj", 0
 
 
+def _before_batch_norms(modules: dict[str, nn.Module]) -> Iterator[str]:
+    """Layers that a batch norm follows, which takes any constant out by itself."""
+    kinds = (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm)
+    own = [name for name, module in modules.items() if not any(module.children())]
+    for name, after in pairwise(own):
+        if isinstance(modules[after], kinds):
+            yield name
+
+
 def _strip(module: nn.Module, keep_weight: bool) -> None:
     """Remove what a task would have to keep for itself: biases, norm scales and statistics."""
     if isinstance(module, nn.RNNBase):
@@ -328,6 +430,14 @@ def _freeze_templates(modules: Iterable[nn.Module]) -> None:
             (templates if name in private else used).add(parameter)
     for parameter in templates - used:
         parameter.requires_grad_(False)
+
+
+def _freeze_base(model: nn.Module, modules: Iterable[nn.Module]) -> None:
+    """What all tasks share is part of their base and stays as it is; the changes from it learn."""
+    layers = [module for module in modules if isinstance(module, Layer)]
+    learns = {id(layer.stored(name)) for layer in layers for name in layer.contexts}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in learns)
 
 
 def _block_fast_paths(modules: dict[str, nn.Module], on: bool) -> None:

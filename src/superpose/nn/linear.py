@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose import functional
-from superpose.nn.layer import Layer, MatrixLayout, standalone
+from superpose.nn.additions import DOWN, UP
+from superpose.nn.layer import Layer, MatrixLayout, opened, standalone, unmoved
 from superpose.nn.reading import of_active_task
 from superpose.nn.selection import NotDirect, Selected, TaskIds
 
@@ -16,6 +17,7 @@ class LinearLayer(Layer):
     """A weight that multiplies the last dimension; the input is bound."""
 
     is_linear_map = True
+    has_input_mean = True
     weight: Any = of_active_task("weight")
     bias: Any = of_active_task("bias")
 
@@ -24,19 +26,30 @@ class LinearLayer(Layer):
         return {"weight": (self.to_matrix("weight", self.stored("weight")).shape[-1], 1)}
 
     def superposed(self, x: Tensor, task: TaskIds | None) -> Tensor:
-        """W C(k) x + b; `task` is for a layer used by itself, outside a superposed model."""
+        """W₀ x + W C(k) (x − μ) + B A x + b, as far as it has them.
+
+        `task` is for a layer used by itself, outside a superposed model.
+        """
         selected, rows = self.selected(task)
         weight = selected.private.get("weight", self.stored("weight"))
         x = functional.complex_like(x, weight)
         bias = selected.private.get("bias", self.stored("bias"))
+        self.observe(selected, x, rows)
         if rows is not None:
             return self.add_bias(self.product(selected, "weight", x, rows), bias, rows)
+        matrix = self.to_matrix("weight", weight)
         context, base = selected.contexts.get("weight"), self.bases.get("weight")
-        bound = x if context is None else context.bind(x)
-        y = functional.linear(
-            bound, self.to_matrix("weight", weight), bias, self.guides.get("weight")
+        if context is None:
+            return F.linear(x, matrix, bias)
+        bound = unmoved(context.bind(self.centred(selected, "weight", x)), selected.closed)
+        own_bias = bias if base is None else None
+        y = opened(
+            functional.linear(bound, matrix, own_bias, self.guides.get("weight")), selected.closed
         )
-        return y if base is None else y + F.linear(x, self.to_matrix("weight", base))
+        if "weight" + UP in selected.private:
+            down, up = (selected.private["weight" + ending] for ending in (DOWN, UP))
+            y = y + F.linear(F.linear(x, down), up)
+        return y if base is None else y + F.linear(x, self.to_matrix("weight", base), bias)
 
 
 class Linear(LinearLayer, MatrixLayout, nn.Linear):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
+from superpose.nn.additions import BEGUN, DOWN, UP, added_to
 from superpose.nn.names import joined
 from superpose.nn.selection import Tasks
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from superpose.nn.layer import Layer
 
 STATE = "private_state"  # the last layer has it: a container runs all that is put into it
-TRAINED, FROZEN, STATISTICS = "trained", "frozen", "statistics"
+TRAINED, RANK, FROZEN, STATISTICS = "trained", "rank", "frozen", "statistics"
+LEARNED = (TRAINED, RANK)
 
 
 @dataclass(eq=False)
@@ -44,6 +46,9 @@ class Part:
         template = layer.template(name)
         learns = isinstance(template, nn.Parameter)
         kind = (TRAINED if template.requires_grad else FROZEN) if learns else STATISTICS
+        added = added_to(layer, name)
+        if added is not None and added[1] in (DOWN, UP):
+            kind = RANK  # by themselves, because they want a learning rate of their own
         return cls(layer, name, kind, template.shape)
 
     @property
@@ -59,7 +64,13 @@ class Part:
     @property
     def trained(self) -> bool:
         """Whether tasks learn it."""
-        return self.kind == TRAINED
+        return self.kind in LEARNED
+
+    @property
+    def marks_begin(self) -> bool:
+        """Whether it says that a task has begun to learn."""
+        added = added_to(self.layer, self.name)
+        return added is not None and added[1] == BEGUN
 
     def of(self, task: int) -> Tensor:
         """The task's tensor: a view of its flat one."""
@@ -129,6 +140,11 @@ class Group(nn.Module):
             if not (started and is_fresh(flat)) and not same(flat, new)
         ]
 
+    def has_learned(self, task: int) -> bool:
+        """Whether a task's tensor differs, by a bit, from the start."""
+        flat = self.of(task)
+        return not is_fresh(flat) and not same(flat, self.start)
+
     def restart(self) -> None:
         """Forget what all tasks have learned: they start from what the layers have now."""
         self.start = self.templates()
@@ -149,7 +165,7 @@ class Group(nn.Module):
         elif self.kind == STATISTICS:  # without the checks of `register_buffer`: there may be many
             self._buffers[str(task)] = flat
         else:
-            trained = self.kind == TRAINED if known is None else known.requires_grad
+            trained = self.kind in LEARNED if known is None else known.requires_grad
             self._parameters[str(task)] = nn.Parameter(flat, trained)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -237,6 +253,7 @@ class PrivateState(nn.Module):
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__()
+        self.begun: set[int] = set()  # what `has_begun` has found out
         alike: dict[tuple[str, torch.dtype, torch.device], list[Part]] = {}
         own = [part for layer in layers for part in layer.private.values()]
         for part in sorted(own, key=lambda part: part.path):  # not as layers were registered
@@ -246,6 +263,7 @@ class PrivateState(nn.Module):
             same_kind = sum(name.startswith(kind) for name in self._modules)
             name = f"{kind}_{same_kind + 1}" if same_kind else kind
             self.register_module(name, Group(kind, parts))
+        self.mark = next((part for part in own if part.marks_begin), None)
 
     @classmethod
     def put_into(cls, layers: list[Layer]) -> PrivateState:
@@ -270,6 +288,7 @@ class PrivateState(nn.Module):
     def add(self, tasks: Iterable[int]) -> None:
         """Give new tasks their tensors, as the layers have them."""
         tasks = list(tasks)
+        self.begun.difference_update(tasks)
         for group in self.groups.values():
             group.add(tasks)
 
@@ -281,6 +300,28 @@ class PrivateState(nn.Module):
     def of(self, task: int) -> dict[str, Tensor]:
         """A task's tensors, by the names that they have in the plain network."""
         return {part.path: part.of(task) for part in self.parts}
+
+    def has_begun(self, task: int) -> bool:
+        """Whether a task has begun to learn: by a gradient, or by what it has for itself."""
+        if task not in self.begun and (
+            (self.mark is not None and bool(self.mark.of(task)))
+            or any(g.has_learned(task) for g in self.groups.values() if g.kind in LEARNED)
+        ):
+            self.begun.add(task)
+        return task in self.begun
+
+    @torch.no_grad()
+    def begin(self, tasks: Iterable[int]) -> None:
+        """Take note that these tasks have begun to learn."""
+        for task in tasks:
+            if self.mark is not None:
+                self.mark.of(task).fill_(1)
+            self.begun.add(task)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """Before the groups are loaded, of which tasks have begun nothing is known."""
+        self.begun.clear()
+        super()._load_from_state_dict(*arguments)
 
     def learned(self) -> list[int]:
         """The tasks that have learned something."""

@@ -58,11 +58,19 @@ class Selected(NamedTuple):
     """What one layer uses: a context per bound weight, and its private tensors, by name.
 
     For one task per row the private tensors have a leading dimension of rows, and the contexts are
-    stacked.
+    stacked. `means` are those of inputs that are centred, as they were when the pass began. Where a
+    task has not begun to learn, `closed` is 1, and W gives it nothing.
     """
 
     contexts: dict[str, Context]
     private: dict[str, Tensor]
+    means: dict[str, Tensor] = {}  # noqa: RUF012 (it is never written to)
+    gate: tuple[Tensor, ...] = ()
+
+    @property
+    def closed(self) -> Tensor | None:
+        """1 or 0, or one for each row; None if W is open to all."""
+        return self.gate[0] if self.gate else None
 
 
 class Selection(NamedTuple):
@@ -91,6 +99,7 @@ class Stale(SuperposeError):  # noqa: N818 (it is a reason, which the model acts
 class _Active(threading.local):
     def __init__(self) -> None:  # runs once in each thread that looks
         self.selection: Selection | None = None
+        self.again = False  # activations are computed again, for their gradient
 
 
 active = _Active()
@@ -120,10 +129,11 @@ class Again(AbstractContextManager[None]):
         self.selection = selection
 
     def __enter__(self) -> None:
-        self.before, active.selection = active.selection, self.selection
+        self.before = active.selection, active.again
+        active.selection, active.again = self.selection, True
 
     def __exit__(self, *error: object) -> None:
-        active.selection = self.before
+        active.selection, active.again = self.before
 
 
 def same_task() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, layers, unsuperpose
-from superpose.nn.layer import CONTEXT
+from superpose.nn.additions import added_to
 from superpose.nn.names import joined
 from superpose.pack.methods import PackingMethod, PackingOptions
 from superpose.pack.sources import Source, checked, opened, shape_of
@@ -20,6 +20,7 @@ class Packed(Superposed):
     """A superposed model whose weights were computed from models, not trained."""
 
     packing_method: PackingMethod
+    starts_from_base = False  # what is stored for a task need not show in its private tensors
 
     @property
     def method(self) -> str:
@@ -102,5 +103,5 @@ def set_private(packed: Packed, name: Name, net: nn.Module) -> None:
     state = net.state_dict()
     for layer in layers(packed):
         for tensor, own in layer.private.items():
-            if not tensor.endswith(CONTEXT):
+            if added_to(layer, tensor) is None:
                 own.of(number).detach().copy_(state[joined(layer.path, tensor)])

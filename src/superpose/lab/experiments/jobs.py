@@ -48,7 +48,6 @@ def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> O
     chosen = method(
         settings.method,
         strength=settings.strength,
-        private="none",
         learnable=settings.learnable,
         **experiment.layers(settings),
     )

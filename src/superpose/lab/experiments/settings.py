@@ -45,6 +45,15 @@ class Settings:
     conv: Literal["kernel", "channel"] = "kernel"
     """Whether the contexts of a convolution bind each number of its kernel, as in the paper, or
     each channel of its input (iCIFAR)."""
+    private: Literal["none", "per-task"] = "none"
+    """Whether each task has biases and norms of its own, or there are none, as in the paper."""
+    centre: Literal["none", "task", "rows"] = "none"
+    """Whether the mean of each task's inputs (task, which needs biases: --private per-task), or of
+    each row (rows), is taken out before a layer binds them."""
+    min_inputs: int = 0
+    """Layers that bind fewer inputs than this are private to each task."""
+    rank: int = 0
+    """How many directions each task has for itself in every layer, as in LoRA."""
     tasks: Annotated[int | None, arg(metavar="INT")] = None
     """How many tasks."""
     steps: Annotated[int | None, arg(metavar="INT")] = None
@@ -145,7 +154,14 @@ class Experiment:
 
     def layers(self, settings: Complete) -> dict[str, Any]:
         """What `superpose` is told of the layers of the network."""
-        return {} if "stem" in self.has_no else STEM[settings.stem] | {"conv": settings.conv}
+        own = {
+            "private": settings.private,
+            "centre": None if settings.centre == "none" else settings.centre,
+            "min_inputs": settings.min_inputs,
+            "rank": settings.rank,
+        }
+        stem = {} if "stem" in self.has_no else STEM[settings.stem] | {"conv": settings.conv}
+        return own | stem
 
 
 def spelled(words: list[str], given: dict[str, Any], plain: dict[str, Any]) -> str:
@@ -251,7 +267,8 @@ def mlp(settings: Complete, stream: ImageStream) -> nn.Module:
     from superpose.lab.networks import MLP
 
     inputs = math.prod(stream.input_shape)
-    return MLP(inputs, settings.units, stream.classes, settings.hidden)
+    bias = settings.private != "none"
+    return MLP(inputs, settings.units, stream.classes, settings.hidden, bias)
 
 
 def resnet(settings: Complete, stream: ImageStream) -> nn.Module:

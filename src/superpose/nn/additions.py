@@ -1,0 +1,72 @@
+"""Private tensors that a superposed layer has, and the plain layer has not.
+
+They belong to a bound weight W (outputs, inputs) and have its name and one of these endings:
+
+- `_context`: how far the numbers of a learned context are from those that were drawn;
+- `_mean`, `_seen`: the running mean μ of the layer's inputs, and how many batches it is made of;
+- `_down`, `_up`: the low-rank part B A of the task, A (rank, inputs) and B (outputs, rank);
+- `_begun`: 1 when the task has begun to learn, and is no longer its base; the first layer has it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from superpose import keys
+from superpose.keys import Key
+
+if TYPE_CHECKING:
+    from superpose.nn.layer import Layer
+
+CONTEXT, MEAN, SEEN, DOWN, UP = "_context", "_mean", "_seen", "_down", "_up"
+BEGUN = "_begun"
+ENDINGS = (CONTEXT, MEAN, SEEN, DOWN, UP, BEGUN)
+MOMENTUM = 0.05  # the least share that a new batch has in a running mean
+
+
+def added_to(layer: Layer, name: str) -> tuple[str, str] | None:
+    """The bound weight and the ending of an addition's name; None for the plain layer's tensors."""
+    if name in layer._parameters or name in layer._buffers:
+        return None
+    for ending in ENDINGS:
+        weight = name.removesuffix(ending)
+        if weight != name and weight in layer.contexts:
+            return weight, ending
+    return None
+
+
+def start(layer: Layer, weight: str, ending: str) -> Tensor:
+    """What a task starts from: no change, no mean, and a low-rank part that gives nothing.
+
+    A is drawn as PEFT draws it, uniformly within ±1/√inputs, the same for all tasks; B is zero.
+    """
+    like = layer.real_like(weight)
+    if ending == CONTEXT:
+        return _parameter(torch.zeros(layer.contexts[weight].numbers(0).shape), like)
+    if ending == MEAN:
+        return torch.zeros(layer.input_features(weight)).to(like)
+    if ending in (SEEN, BEGUN):
+        return torch.zeros(()).to(like)
+    *lead, outputs, inputs = layer.to_matrix(weight, layer.stored(weight)).shape
+    if ending == UP:
+        return _parameter(torch.zeros(*lead, outputs, layer.rank), like)
+    bound = layer.contexts[weight]
+    drawn = _uniform(Key(bound.seed, f"{bound.layer}:down", 0), (*lead, layer.rank, inputs))
+    return _parameter(drawn * (2 / inputs**0.5), like)
+
+
+def _parameter(tensor: Tensor, like: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor.to(like))
+
+
+@functools.lru_cache(maxsize=256)
+def _uniform(key: Key, shape: tuple[int, ...]) -> Tensor:
+    """Numbers in [−½, ½)."""
+    count = 1
+    for size in shape:
+        count *= size
+    return torch.from_numpy(keys.phases(key, count)).view(shape)

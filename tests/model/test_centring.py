@@ -1,0 +1,194 @@
+"""The mean that is taken out of what a layer binds: of a task's inputs, or of each row."""
+
+import pytest
+import torch
+from checks import rows_one_by_one
+from networks import LAYERS, mlp
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import superpose as sp
+from superpose.nn.additions import MOMENTUM
+
+CENTRED = ["conv1d", "conv2d", "conv2d circular", "conv2d groups", "conv3d", "linear over tokens"]
+
+
+def centred(name, family="hadamard", **options):
+    """A model whose tasks have seen inputs of their own."""
+    torch.manual_seed(0)
+    net, shape = LAYERS[name]()
+    model = sp.superpose(net.double(), family, tasks=3, centre="task", **options)
+    for task in range(3):
+        for _ in range(3):
+            model(torch.rand(7, *shape, dtype=torch.float64) + task, task=task)
+    return model.eval(), torch.randn(5, *shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("conv", ["kernel", "channel"])
+@pytest.mark.parametrize("name", CENTRED)
+def test_a_centred_layer_is_the_plain_one_with_another_bias(name, conv):
+    model, x = centred(name, conv=conv)
+    means = [model.private_tensors(task)["weight_mean"].mean() for task in range(3)]
+    assert means == pytest.approx([0.5, 1.5, 2.5], abs=0.1)
+    for task in range(3):
+        plain = sp.unsuperpose(model, task)
+        torch.testing.assert_close(plain(x), model(x, task=task))
+        own = model.private_tensors(task)["bias"]
+        assert (plain.bias - own).abs().max() > 1e-2
+    rows = [2, 0, 1, 1, 0]
+    torch.testing.assert_close(model(x, task=rows), rows_one_by_one(model, rows, x))
+
+
+def test_an_input_that_is_its_mean_gives_the_bias_alone():
+    model, _ = centred("linear over tokens", "binary")
+    own = model.private_tensors(1)
+    x = own["weight_mean"].expand(2, 3, -1)
+    torch.testing.assert_close(model(x, task=1), own["bias"].expand(2, 3, -1))
+    conv, _ = centred("conv2d", "binary")
+    own = conv.private_tensors(1)
+    x = own["weight_mean"].view(1, -1, 1, 1).expand(1, -1, 7, 7)
+    expected = own["bias"].view(1, -1, 1, 1).expand(1, -1, 3, 3)
+    torch.testing.assert_close(conv(x, task=1), expected)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv2d groups", "linear over tokens", "gru"])
+def test_rows_that_are_centred_do_not_see_a_constant(name):
+    torch.manual_seed(0)
+    net, shape = LAYERS[name]()
+    model = sp.superpose(net.double(), "hadamard", tasks=3, centre="rows").eval()
+    x = torch.randn(5, *shape, dtype=torch.float64)
+    rows = [2, 0, 1, 1, 0]
+    torch.testing.assert_close(model(x, task=rows), rows_one_by_one(model, rows, x))
+    for task in range(3):
+        torch.testing.assert_close(sp.unsuperpose(model, task)(x), model(x, task=task))
+    if name != "gru":  # whose hidden state has no such constant
+        torch.testing.assert_close(model(x + 3, task=1), model(x, task=1))
+    assert not any("mean" in tensor for tensor in model.summary().private)
+
+
+def test_a_running_mean_is_an_average_first_and_then_forgets():
+    model = sp.superpose(nn.Linear(4, 2), tasks=2, centre="task")
+    batches = torch.randn(100, 8, 4)
+    for count, batch in enumerate(batches[:10], 1):
+        model(batch, task=1)
+        expected = batches[:count].mean((0, 1))
+        torch.testing.assert_close(model.private_tensors(1)["weight_mean"], expected)
+    for batch in batches[10:]:
+        before = model.private_tensors(1)["weight_mean"].clone()
+        model(batch, task=1)
+    expected = before + MOMENTUM * (batch.mean(0) - before)
+    torch.testing.assert_close(model.private_tensors(1)["weight_mean"], expected)
+    assert model.private_tensors(1)["weight_seen"] == 100
+    assert not model.private_tensors(0)["weight_mean"].any()
+    model.eval()(batches[0], task=1)
+    torch.testing.assert_close(model.private_tensors(1)["weight_mean"], expected)
+    model.train()(torch.empty(0, 4), task=1)
+    assert model.private_tensors(1)["weight_mean"].isfinite().all()
+
+
+def test_a_pass_has_the_mean_that_was_there_when_it_began():
+    """So rows of a batch do not change one another, and what is computed again is the same."""
+    model = sp.superpose(nn.Linear(4, 2), tasks=2, centre="task")
+    x = torch.rand(8, 4)
+    first, again = model(x, task=0), model(x, task=0)
+    context = model.contexts["weight"].derive(0)
+    own = model.private_tensors(0)
+    bound = context.bind_weight(model.stored("weight"))
+    torch.testing.assert_close(first, x @ bound.T + own["bias"])
+    torch.testing.assert_close(again, (x - x.mean(0)) @ bound.T + own["bias"])
+
+
+class Recomputed(nn.Module):
+    def __init__(self, again):
+        super().__init__()
+        self.first, self.second, self.again = nn.Linear(4, 8), nn.Linear(8, 2), again
+
+    def inner(self, x):
+        return self.second(self.first(x).relu())
+
+    def forward(self, x):
+        if not self.again:
+            return self.inner(x)
+        return checkpoint(self.inner, x, use_reentrant=False, context_fn=sp.same_task)
+
+
+def test_activations_that_are_computed_again_have_the_same_gradients():
+    torch.manual_seed(0)
+    plain = sp.superpose(Recomputed(False), "hadamard", tasks=2, centre="task")
+    again = sp.superpose(Recomputed(True), "hadamard", tasks=2, centre="task")
+    again.load_state_dict(plain.state_dict())
+    x = torch.rand(8, 4)
+    for _ in range(3):
+        for model in (plain, again):
+            model.zero_grad()
+            model(x, task=1).square().sum().backward()
+        torch.testing.assert_close(again.first.weight.grad, plain.first.weight.grad)
+        torch.testing.assert_close(again.second.weight.grad, plain.second.weight.grad)
+    for name, tensor in plain.private_tensors(1).items():
+        torch.testing.assert_close(again.private_tensors(1)[name], tensor)
+    assert plain.private_tensors(1)["first.weight_seen"] == 3
+
+
+def test_a_mixed_batch_in_training_moves_the_mean_of_each_task():
+    model = sp.superpose(mlp(), "hadamard", tasks=3, centre="task")
+    x, rows = torch.rand(6, 12), [0, 2, 1, 2, 2, 0]
+    model(x, task=rows)
+    assert "grouped" in str(model.summary().mixed)
+    for task in range(3):
+        mean = model.private_tensors(task)["layers.1.weight_mean"]
+        places = [place for place, own in enumerate(rows) if own == task]
+        torch.testing.assert_close(mean, x[places].mean(0))
+    with pytest.raises(sp.SuperposeError, match="it is not right"):
+        sp.superpose(mlp(), "hadamard", tasks=3, centre="task", mixed="mapped")(x, task=rows)
+    model.eval()(x, task=rows)
+    assert "direct" in model.summary().mixed
+
+
+def test_a_map_over_rows_is_refused_in_training():
+    model = sp.superpose(mlp(), "hadamard", tasks=3, centre="task")
+    x = torch.rand(3, 1, 12)
+    selection = model.selection([0, 1, 2])
+    row = selection._replace(row=None)
+
+    def one(layers, x):
+        return model.run(row._replace(layers=layers), x)
+
+    with pytest.raises(sp.SuperposeError, match=r"torch\.vmap cannot change.*model\.eval\(\)"):
+        torch.vmap(one)(selection.layers, x)
+    model.eval()
+    mapped = torch.vmap(one)(selection.layers, x)
+    torch.testing.assert_close(mapped[:, 0], model(x[:, 0], task=[0, 1, 2]))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler looks at
+def test_a_compiled_model_keeps_its_means():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = sp.superpose(mlp(), "hadamard", tasks=2, centre="task")
+    twin = sp.superpose(mlp(), "hadamard", tasks=2, centre="task")
+    twin.load_state_dict(model.state_dict())
+    compiled, x = torch.compile(model, backend="aot_eager"), torch.rand(6, 12)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x, task=1), twin(x, task=1))
+    for name, tensor in twin.private_tensors(1).items():
+        torch.testing.assert_close(model.private_tensors(1)[name], tensor)
+
+
+def test_nothing_is_kept_in_front_of_a_batch_norm_or_without_a_bias():
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, bias=False), nn.Flatten(),
+        nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2),
+    )  # fmt: skip
+    model = sp.superpose(net, tasks=2, centre="task")
+    assert model.summary().centred == ["4.weight", "6.weight"]
+    assert "centred: 4.weight, 6.weight" in str(model.summary())
+    assert sp.superpose(net, tasks=2, centre="rows").summary().centred[0] == "0.weight"
+    without = sp.superpose(net, tasks=2)
+    more = model.cost().private_per_task - without.cost().private_per_task
+    assert more == 16 + 8 + 2
+    with pytest.raises(sp.SuperposeError, match=r"centre='task': MLP has no linear .* bias"):
+        sp.superpose(mlp(bias=False), centre="task")
+    with pytest.raises(sp.SuperposeError, match="centre='task' needs biases"):
+        sp.superpose(mlp(), centre="task", private="shared")
+    with pytest.raises(sp.SuperposeError, match="centre='mean': use 'task' or 'rows'"):
+        sp.superpose(mlp(), centre="mean")
