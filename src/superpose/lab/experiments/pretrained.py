@@ -255,7 +255,7 @@ def run(
     """Learn all tasks; with `out`, into a directory that a killed run goes on from.
 
     Beside the files of a run it has `storage.json`: bytes stored, with everything, and what the
-    accuracy is when the superposed weight, or the adapters, are rounded to eight bits.
+    accuracy is when all that was learned is rounded to eight bits.
     """
     if settings.lr is None:
         raise SuperposeError("no learning rate: give lr, or find one with tune")

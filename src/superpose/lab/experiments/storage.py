@@ -42,34 +42,38 @@ def stored(net: nn.Module, model: nn.Module, tasks: int, learning: int) -> dict[
 
 
 def round_weights(model: nn.Module, bits: int) -> tuple[nn.Module, int] | None:
-    """A copy with the superposed weights, or the adapters, in so many bits; and the bytes saved.
+    """A copy with every matrix that was learned in so many bits; and the bytes that this saves.
 
-    Each row of a superposed weight, and each direction of an adapter, has a scale of its own. None
-    for models that have neither.
+    That is the superposed weight and what tasks have for themselves, or the adapters; the
+    pretrained network stays as it is. None for models that have neither.
     """
     if not isinstance(model, Superposed | Adapted):
         return None
     model = copy.deepcopy(model)
     saved = 0
     with torch.no_grad():
-        for tensor in _weights(model):  # (scales, numbers)
-            tensor.copy_(rounded(tensor, bits))
-            saved += tensor.nbytes - tensor.numel() * bits // 8 - SCALE * len(tensor)
+        for weight in _learned(model):
+            rows = _by_scale(weight)  # (scales, numbers)
+            rows.copy_(rounded(rows, bits))
+            saved += weight.nbytes - weight.numel() * bits // 8 - SCALE * len(rows)
     return model, saved
 
 
-def _weights(model: Superposed | Adapted) -> list[Tensor]:
-    """Views of what is rounded, one row a scale."""
-    if isinstance(model, Superposed):
-        bound = [layer.template(name) for layer in layers(model) for name in layer.contexts]
-        return [weight.detach().flatten(1) for weight in dict.fromkeys(bound)]
-    found = []
-    for task in range(len(model.learned)):
-        for name, tensor in model.named_of(task):
-            if name.endswith((".a", ".b")):
-                matrix = tensor.detach().flatten(1)
-                found.append(matrix if name.endswith(".a") else matrix.mT)
-    return found
+def _learned(model: Superposed | Adapted) -> list[Tensor]:
+    if isinstance(model, Adapted):
+        own = [dict(model.named_of(task)) for task in range(len(model.learned))]
+        weights: list[Tensor] = []
+    else:
+        own = [model.private_tensors(task) for task in model.tasks]
+        weights = [layer.template(name) for layer in layers(model) for name in layer.contexts]
+    found = [*dict.fromkeys(weights), *(tensor for each in own for tensor in each.values())]
+    return [tensor.detach() for tensor in found if tensor.ndim > 1]
+
+
+def _by_scale(weight: Tensor) -> Tensor:
+    """A view (scales, numbers): an output of a convolution, or a direction of a thin matrix."""
+    outputs, *inside = weight.shape
+    return weight.mT if len(inside) == 1 and outputs > inside[0] else weight.flatten(1)
 
 
 def rounded(matrix: Tensor, bits: int) -> Tensor:
