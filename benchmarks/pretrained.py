@@ -73,10 +73,18 @@ def tuning_file(settings: FineTunes) -> Path:
 
 
 def tuned(settings: FineTunes) -> float:
-    path = tuning_file(settings)
-    if not path.exists():
-        raise SuperposeError(f"{path} is not there: give --lr, or make it with tune")
-    return float(json.loads(path.read_text())["lr"])
+    """The learning rate that was found for the method, with the nearest rank that was tried."""
+    files = tuning_file(settings).parent.glob("*.json")
+    found = [json.loads(path.read_text()) for path in sorted(files)]
+    tried = [(FineTunes(**one["about"]), one["lr"]) for one in found]
+    alike = [
+        (abs(other.rank - settings.rank), lr)
+        for other, lr in tried
+        if replace(other, rank=settings.rank).label == settings.label
+    ]
+    if not alike:
+        raise SuperposeError(f"{settings.label} was not tuned: give --lr, or find one with tune")
+    return float(min(alike)[1])
 
 
 def main() -> None:

@@ -145,6 +145,9 @@ def _blocks(settings: FineTunes, validation: bool) -> Stream:
 def _lite0() -> nn.Module:
     net = efficientnet_lite0()
     net.head = _head(1280, 10)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 0.1  # smaller images have other statistics, and the steps are few
     return net
 
 
@@ -218,8 +221,8 @@ def _minilm() -> nn.Module:
 
 
 MLP_BLOCKS = Problem(_pretrained_mlp, _blocks, "layers.5", False, steps=400, batch_size=128)
-LITE0_CLASSES = Problem(_lite0, _classes, "head", True, steps=80, batch_size=32)
-MINILM_TOPICS = Problem(_minilm, _topics, "head", True, steps=80, batch_size=16)
+LITE0_CLASSES = Problem(_lite0, _classes, "head", True, steps=80, batch_size=24)
+MINILM_TOPICS = Problem(_minilm, _topics, "head", True, steps=60, batch_size=16)
 PROBLEMS: dict[str, Problem] = {"mlp": MLP_BLOCKS, "lite0": LITE0_CLASSES, "minilm": MINILM_TOPICS}
 
 
