@@ -10,7 +10,7 @@ from torch import nn
 
 import superpose as sp
 from superpose.lab.data.drawn import DrawnTasks, Split, Splits
-from superpose.lab.experiments.pretrained import FineTunes, Problem, run, tune
+from superpose.lab.experiments.pretrained import FineTunes, Problem, chosen_method, run, tune
 from superpose.lab.experiments.storage import round_weights, rounded, stored
 from superpose.lab.figures.pretrained import draw, points, read, rival, table
 from superpose.lab.networks.adapters import Adapted
@@ -162,6 +162,21 @@ def test_tuning_is_by_validation_rows_of_other_tasks(tmp_path, monkeypatch):
     assert found["mean_all"]["0.01"] == again
     monkeypatch.setattr(sp.lab.experiments.pretrained, "run", None)  # nothing is tried twice
     assert tune(settings("lora"), tmp_path / "lora.json", grid) == found
+
+
+def test_superposed_is_the_family_with_a_base_and_the_options_that_are_given(monkeypatch):
+    asked = []
+    monkeypatch.setattr(sp.learning.methods, "superpose", lambda *a, **named: asked.append(named))
+    options = {"rank": 2, "centre": "task", "options": '{"conv": "channel"}'}
+    superposed = FineTunes(net="mlp", method="superposed", projection=True, **options)
+    chosen = chosen_method(superposed, ["head"])
+    chosen.make(network(), 3, 7)
+    given = {"base": True, "rank": 2, "centre": "task", "conv": "channel"}
+    assert asked == [{"seed": 7, "private_layers": ["head"], **given}]
+    assert chosen.name == "hadamard+projection"
+    assert superposed.label == "superposed-hadamard-projection-centre-task-conv-channel-r2"
+    chosen_method(replace(superposed, method="scrambled", rank=0), []).make(network(), 3, 7)
+    assert asked[1] == {"seed": 7, "private_layers": [], "conv": "channel"}
 
 
 def test_a_run_without_a_learning_rate_is_refused():

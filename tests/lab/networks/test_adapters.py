@@ -97,6 +97,29 @@ def test_tasks_start_with_other_directions_and_seeds_too():
     assert one.learned[1].equal(Adapted(net, 9, rank=2, seed=0).learned[1])
 
 
+def test_adapters_learn_as_those_of_peft():
+    peft = pytest.importorskip("peft")
+    net = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.Flatten(), nn.Linear(96, 4))
+    ours = Adapted(net, 2, rank=3, small=False)
+    config = peft.LoraConfig(r=3, target_modules=["0", "2"])
+    theirs = peft.get_peft_model(copy.deepcopy(net), config)
+    with torch.no_grad():
+        for layer in "02":
+            start = dict(ours.named_of(1))[f"{layer}.a"]
+            theirs.get_parameter(f"base_model.model.{layer}.lora_A.default.weight").copy_(start)
+
+    def learned(model, **options):
+        trained = [p for p in model.parameters() if p.requires_grad]
+        optimiser = torch.optim.Adam(trained, 1e-2)
+        for _ in range(20):
+            optimiser.zero_grad()
+            model(X, **options).square().mean().backward()
+            optimiser.step()
+        return model(X, **options)
+
+    torch.testing.assert_close(learned(ours, task=1), learned(theirs))
+
+
 def test_a_network_without_layers_to_adapt_is_refused():
     with pytest.raises(sp.SuperposeError, match="no layer of the network learns"):
         Adapted(nn.Sequential(nn.ReLU()), 2, rank=1)
