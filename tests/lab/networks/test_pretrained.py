@@ -66,4 +66,4 @@ def test_there_are_thirty_two_topics():
     topics = quotations()
     assert len(topics) == 32
     assert sum("Linus" in text for text in topics["linux"]) > 20
-    assert not any("%" == text or "\n" in text for texts in topics.values() for text in texts)
+    assert not any(text == "%" or "\n" in text for texts in topics.values() for text in texts)
