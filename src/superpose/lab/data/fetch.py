@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from rich.console import Console
@@ -15,10 +16,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from superpose.errors import SuperposeError
 from superpose.lab.data.archives import UnusableError
-from superpose.lab.data.catalogue import Entry, find
+from superpose.lab.data.catalogue import find
 from superpose.lab.data.data_directory import VARIABLE, directory
 from superpose.lab.data.files import File
-from superpose.lab.data.places import ByHand, Place, Report
+from superpose.lab.data.places import ByHand, Package, Place, Report, Web
 
 SCRATCH = ".fetching-"
 STALE_SECONDS = 24 * 3600
@@ -26,12 +27,36 @@ STALE_SECONDS = 24 * 3600
 LOCAL = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 
 
+class Holding(Protocol):
+    """Files, and the places that they can be fetched from."""
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """What belongs into the data directory."""
+
+    @property
+    def places(self) -> tuple[Web | Package, ...]:
+        """Where it can be had."""
+
+    @property
+    def official(self) -> Web | None:
+        """The official location, if it is a website."""
+
+
 def fetch(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:
     """Bring the missing and damaged files of a data set; return the place they came from, if any.
 
     Processes may do this at the same time: a file is complete and verified when it gets its name.
     """
-    entry, root = find(name), directory(data_dir).path
+    return bring(find(name), directory(data_dir).path)
+
+
+def bring(entry: Holding, root: Path) -> str | None:
+    """What `fetch` does, for anything that has files and places."""
     lacking = [file for file in entry.files if not _whole(file, root)]
     if not lacking:
         return None
@@ -51,7 +76,9 @@ def fetch(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | No
                 (verified / file.path).replace(target)
             return place.name
     tried = "\n".join(reasons)
-    raise SuperposeError(f"{name} is in none of the places tried:\n{tried}\n{_advice(entry, root)}")
+    raise SuperposeError(
+        f"{entry.name} is in none of the places tried:\n{tried}\n{_advice(entry, root)}"
+    )
 
 
 def _whole(file: File, root: Path) -> bool:
@@ -62,14 +89,15 @@ def _whole(file: File, root: Path) -> bool:
     return True
 
 
-def _places(entry: Entry, root: Path) -> Iterator[Place]:
-    by_hand = ByHand(entry.official, root)
-    if all(path.is_file() for path in by_hand.paths):
-        yield by_hand
+def _places(entry: Holding, root: Path) -> Iterator[Place]:
+    if web := entry.official:
+        by_hand = ByHand(web, root)
+        if all(path.is_file() for path in by_hand.paths):
+            yield by_hand
     yield from entry.places
 
 
-def _receive(place: Place, entry: Entry, scratch: Path, report: Report) -> Path:
+def _receive(place: Place, entry: Holding, scratch: Path, report: Report) -> Path:
     """Write every file of the data set below a new folder of `scratch`, or raise."""
     arrived, verified = (Path(tempfile.mkdtemp(dir=scratch)) for _ in range(2))
     expected = {file.path: file for file in entry.files}
@@ -92,14 +120,16 @@ def _receive(place: Place, entry: Entry, scratch: Path, report: Report) -> Path:
     return verified
 
 
-def _advice(entry: Entry, root: Path) -> str:
+def _advice(entry: Holding, root: Path) -> str:
     web = entry.official
+    if web is None:
+        return f"To do it by hand, put {' '.join(f.path for f in entry.files)} into {root}"
     downloads = " ".join(web.downloads)
     return f"To do it by hand, put {downloads} from {web.base} into {root / web.by_hand}"
 
 
 @contextmanager
-def _local_errors(entry: Entry, root: Path) -> Iterator[None]:
+def _local_errors(entry: Holding, root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -105,6 +105,11 @@ class Package:
             report(self.name, 0, None)
             _run(command, folder)
         return self.extract(sorted(path for path in folder.iterdir() if path.is_file()))
+
+
+def official(places: Iterable[Web | Package]) -> Web | None:
+    """The first website among them."""
+    return next((place for place in places if isinstance(place, Web)), None)
 
 
 def _pip(package: str) -> list[list[str]]:
