@@ -174,21 +174,47 @@ def test_a_compiled_model_keeps_its_means():
         torch.testing.assert_close(model.private_tensors(1)[name], tensor)
 
 
-def test_nothing_is_kept_in_front_of_a_batch_norm_or_without_a_bias():
+def test_nothing_is_kept_in_front_of_a_batch_norm():
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, bias=False), nn.Flatten(),
         nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2),
     )  # fmt: skip
     model = sp.superpose(net, tasks=2, centre="task")
-    assert model.summary().centred == ["4.weight", "6.weight"]
-    assert "centred: 4.weight, 6.weight" in str(model.summary())
+    assert model.summary().centred == ["2.weight", "4.weight", "6.weight"]
+    assert "centred: 2.weight, 4.weight, 6.weight" in str(model.summary())
     assert sp.superpose(net, tasks=2, centre="rows").summary().centred[0] == "0.weight"
     without = sp.superpose(net, tasks=2)
     more = model.cost().private_per_task - without.cost().private_per_task
-    assert more == 16 + 8 + 2
-    with pytest.raises(sp.SuperposeError, match=r"centre='task': MLP has no linear .* bias"):
-        sp.superpose(mlp(bias=False), centre="task")
-    with pytest.raises(sp.SuperposeError, match="centre='task' needs biases"):
-        sp.superpose(mlp(), centre="task", private="shared")
+    assert more == 4 + 16 + 8 + 3
+    with pytest.raises(sp.SuperposeError, match=r"centre='task': Sequential has no .*batch norm"):
+        sp.superpose(net[:2], centre="task")
     with pytest.raises(sp.SuperposeError, match="centre='mean': use 'task' or 'rows'"):
         sp.superpose(mlp(), centre="mean")
+
+
+@pytest.mark.parametrize("private", ["per-task", "shared", "none"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_without_a_bias_is_centred_too_and_read_out_with_one(bias, private):
+    net = nn.Sequential(nn.Conv1d(3, 4, 2, bias=bias), nn.Flatten(), nn.Linear(12, 2, bias=bias))
+    model = sp.superpose(net, "hadamard", tasks=2, centre="task", private=private)
+    for task in range(2):
+        model(torch.rand(9, 3, 4) + task, task=task)
+    model.eval()
+    x = torch.randn(4, 3, 4)
+    for task in range(2):
+        plain = sp.unsuperpose(model, task)
+        assert plain[2].bias.abs().max() > 1e-2
+        torch.testing.assert_close(plain(x), model(x, task=task))
+    rows = [1, 0, 0, 1]
+    torch.testing.assert_close(model(x, task=rows), rows_one_by_one(model, rows, x))
+
+
+def test_attention_is_left_as_it_is():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = sp.superpose(layer, "hadamard", tasks=2, centre="task")
+    assert model.summary().centred == ["linear1.weight", "linear2.weight"]
+    x = torch.randn(4, 3, 8)
+    rows = [1, 0, 0, 1]
+    model(x, task=1)
+    model.eval()
+    torch.testing.assert_close(model(x, task=rows), rows_one_by_one(model, rows, x))

@@ -204,8 +204,8 @@ def _assign(layer: Layer, values: dict[str, Tensor]) -> None:
     for name, value in values.items():
         own = getattr(layer, name)
         value = value.detach().clone()
-        if isinstance(own, nn.Parameter):
-            setattr(layer, name, nn.Parameter(value, own.requires_grad))
+        if own is None or isinstance(own, nn.Parameter):  # a layer without a bias may need one now
+            setattr(layer, name, nn.Parameter(value, own is None or own.requires_grad))
         else:
             own.copy_(value)
 

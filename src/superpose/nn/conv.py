@@ -85,14 +85,13 @@ class ConvLayer(Layer):
         if rows is None:
             if context is not None:
                 weight = self.bound_weight(selected, "weight")
-            if bias is not None:
-                bias = self.shifted(selected, bias)
+            bias = self.shifted(selected, bias)
             return self.convolve(x, weight, bias, self.groups, size)
         self.check_rows(x, rows, spatial + 2)
         y = self.by_row(selected, x, weight, rows, size)
-        if bias is None:
-            return y
         own = self.shifted(selected, bias, rows)
+        if own is None:
+            return y
         return y + own.to(y.dtype).view(-1, self.out_channels, *[1] * spatial)
 
     def by_row(

@@ -84,11 +84,6 @@ class Conversion:
                 "the tasks would change the base of one another: leave private out; those that "
                 "are frozen in the network (requires_grad=False) cost nothing"
             )
-        if self.private != "per-task" and self.centre == TASK:
-            raise SuperposeError(
-                f"centre='task' needs biases that are each task's own, and private is "
-                f"{self.private!r}: use centre='rows', or leave private out"
-            )
 
     @property
     def layers_batch_dim(self) -> int | None:
@@ -103,7 +98,7 @@ def convert(model: nn.Module, family: FamilyByLayer, seed: int, conversion: Conv
     families = LayerFamilies(family, modules)
     skip = conversion.skip
     batch_dims = dict(_batch_dims(modules))
-    before_norms = set(_before_batch_norms(modules)) if conversion.centre == TASK else set()
+    uncentred = set(_uncentred(modules)) if conversion.centre == TASK else set()
     for name, module in modules.items():
         _check_initialised(name, module)
         if inside(name, skip):
@@ -111,7 +106,7 @@ def convert(model: nn.Module, family: FamilyByLayer, seed: int, conversion: Conv
         kind = _form(name, module, conversion)
         if kind is not None:
             batch_dim = batch_dims.get(name, conversion.layers_batch_dim)
-            own = replace(conversion, centre=None) if name in before_norms else conversion
+            own = replace(conversion, centre=None) if name in uncentred else conversion
             _become(kind, module, name, families, seed, batch_dim, own)
         elif isinstance(module, nn.MultiheadAttention):
             skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
@@ -297,8 +292,7 @@ def _check_converted(
     if conversion.centre == TASK and not any(layer.centre == TASK for layer in layers):
         raise SuperposeError(
             f"centre='task': {kind.__name__} has no linear or convolution layer that is superposed "
-            "and has a bias, which the mean of its inputs would shift, or a batch norm takes the "
-            "mean out after it: give the layers biases, use centre='rows', or leave centre out"
+            "and that no batch norm follows, which takes the mean out by itself: leave centre out"
         )
     for name in conversion.private_layers:
         if name not in modules and name not in private:
@@ -386,8 +380,10 @@ def _batch_dims(modules: dict[str, nn.Module]) -> Iterator[tuple[str, int]]:
             yield f"{name}.out_proj", 0
 
 
-def _before_batch_norms(modules: dict[str, nn.Module]) -> Iterator[str]:
-    """Layers that a batch norm follows, which takes any constant out by itself."""
+def _uncentred(modules: dict[str, nn.Module]) -> Iterator[str]:
+    """Layers that a batch norm follows, which takes out any constant, and those never called."""
+    attentions = (n for n, m in modules.items() if isinstance(m, nn.MultiheadAttention))
+    yield from (f"{name}.out_proj" for name in attentions)
     kinds = (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm)
     own = [name for name, module in modules.items() if not any(module.children())]
     for name, after in pairwise(own):

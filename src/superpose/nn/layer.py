@@ -114,7 +114,7 @@ class Layer(nn.Module):
     def plain_tensors(self, selected: Selected) -> dict[str, Tensor]:
         """The same for what is selected."""
         own = [name for name in selected.private if added_to(self, name) is None]
-        names = dict.fromkeys((*own, *selected.contexts))
+        names = dict.fromkeys((*own, *selected.contexts, *(["bias"] if selected.means else [])))
         return {name: self.plain_tensor(selected, name) for name in names}
 
     def plain_tensor(self, selected: Selected, name: str) -> Tensor:
@@ -177,12 +177,12 @@ class Layer(nn.Module):
             bound = context.by_row().bind_weight(repeated).view(matrix.shape)
         return bound - bound.mean(-1, keepdim=True) if self.centre == ROWS else bound
 
-    def shifted(self, selected: Selected, bias: Tensor, rows: int | None = None) -> Tensor:
+    def shifted(self, selected: Selected, bias: Tensor | None, rows: int | None = None) -> Any:
         """b − W C(k) μ: the bias of a layer whose input is not centred, and gives the same."""
         if "weight" not in selected.means:
             return bias
-        response = self.mean_response(selected, "weight", rows)
-        return bias - opened(response, selected.closed).to(bias.dtype)
+        response = opened(self.mean_response(selected, "weight", rows), selected.closed)
+        return -response if bias is None else bias - response.to(bias.dtype)
 
     def mean_response(self, selected: Selected, name: str, rows: int | None) -> Tensor:
         """W C(k) μ (outputs,), or of each row's task (rows, outputs)."""
@@ -247,8 +247,8 @@ class Layer(nn.Module):
                 self.make_private([name + DOWN, name + UP])
 
     def add_mean(self) -> None:
-        """Take each task's own mean out of the input: a shift of the bias, which is private."""
-        if self.has_input_mean and "weight" in self.contexts and "bias" in self.private:
+        """Take each task's own mean out of the input, which is a shift of the bias."""
+        if self.has_input_mean and "weight" in self.contexts:
             self.centre = TASK
             self.make_private(["weight" + MEAN, "weight" + SEEN])
 

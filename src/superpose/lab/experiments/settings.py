@@ -48,8 +48,8 @@ class Settings:
     private: Literal["none", "per-task"] = "none"
     """Whether each task has biases and norms of its own, or there are none, as in the paper."""
     centre: Literal["none", "task", "rows"] = "none"
-    """Whether the mean of each task's inputs (task, which needs biases: --private per-task), or of
-    each row (rows), is taken out before a layer binds them."""
+    """Whether the mean of each task's inputs (task), or of each row (rows), is taken out before a
+    layer binds them."""
     min_inputs: int = 0
     """Layers that bind fewer inputs than this are private to each task."""
     rank: int = 0
