@@ -34,7 +34,7 @@ class Run:
     """The directory of the run."""
 
     def __call__(self) -> None:
-        settings = self.settings
+        settings = with_rank_lr(self.settings)
         if settings.lr is None:
             settings = replace(settings, lr=tuned(settings))
         folder = RESULTS / settings.problem_label / f"{settings.tasks}-tasks"
@@ -54,7 +54,7 @@ class Tune:
     grid: Annotated[tuple[float, ...], arg(help="Learning rates.")] = GRID
 
     def __call__(self) -> None:
-        found = tune(self.settings, tuning_file(self.settings), self.grid)
+        found = tune(with_rank_lr(self.settings), tuning_file(self.settings), self.grid)
         print(self.settings.net, self.settings.label, found["mean_all"], "best", found["lr"])
 
 
@@ -70,6 +70,24 @@ class Figure:
 
 def tuning_file(settings: FineTunes) -> Path:
     return RESULTS / settings.problem_label / "tuning" / f"{settings.label}.json"
+
+
+def with_rank_lr(settings: FineTunes) -> FineTunes:
+    """A low-rank part beside superposed weights learns as fast as LoRA of its rank does."""
+    if settings.method != "superposed" or not settings.rank or settings.rank_lr is not None:
+        return settings
+    return replace(
+        settings,
+        rank_lr=tuned(
+            FineTunes(
+                net=settings.net,
+                method="lora",
+                rank=settings.rank,
+                group=settings.group,
+                steps=settings.steps,
+            )
+        ),
+    )
 
 
 def tuned(settings: FineTunes) -> float:

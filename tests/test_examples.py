@@ -24,7 +24,11 @@ def test_example(path, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", [str(path)])
     result = load(path).main()
     assert capsys.readouterr().out
-    if path.stem == "two_tasks_one_network":
+    if path.stem == "fine_tune_again_and_again":
+        kept, forgot = result
+        assert kept > 0.8
+        assert forgot < 0.4
+    elif path.stem == "two_tasks_one_network":
         together, alone = result
         assert together > 0.9
         assert alone < 0.6

@@ -27,6 +27,7 @@ from superpose.learning.run_directory import RunDirectory
 from superpose.learning.state import Training
 from superpose.learning.streams import Segment, Stream, described, segments
 from superpose.learning.tensorboard import TensorBoard, writer_class
+from superpose.model import Superposed
 
 SHOW_EVERY = 0.2  # seconds
 CHECK_EVERY = 100  # steps
@@ -48,6 +49,7 @@ def train(
     *,
     optimiser: Optimiser = "rmsprop",
     lr: float = 1e-4,
+    rank_lr: float | None = None,
     schedule: str = "constant",
     reset: bool = False,
     label_smoothing: float = 0.0,
@@ -66,9 +68,11 @@ def train(
     """Learn a stream, task after task, and measure what is kept of each.
 
     `method` is a name (see `method`) or a `Method`. A plain network is made what the method needs;
-    a superposed model is taken as it is. `lr` follows the `schedule` within each task: constant,
-    cosine, warm-cosine (which rises in the first tenth) or linear; `reset=True` starts each task
-    with a fresh optimiser state. `label_smoothing` is that of PyTorch's cross-entropy.
+    a superposed model is taken as it is. `rank_lr` is the learning rate of low-rank parts, which
+    want a larger one than weights; without it, it is `lr`. Both follow the `schedule` within each
+    task: constant, cosine, warm-cosine (which rises in the first tenth) or linear; `reset=True`
+    starts each task with a fresh optimiser state. `label_smoothing` is that of PyTorch's
+    cross-entropy.
 
     The first and the current task are tested every `evaluate_every` steps and when a task ends,
     all of them at the end. `matrix="full"` tests all tasks learned so far whenever one ends,
@@ -99,7 +103,7 @@ def train(
     count = stream.contexts if chosen.select == "context" else stream.tasks
     model = chosen.make(model, count, seed)
     trained = [p for p in model.parameters() if p.requires_grad]
-    updates = make_optimiser(optimiser, trained, lr)
+    updates = make_optimiser(optimiser, _grouped(model, trained, lr, rank_lr), lr)
     rates = [group["lr"] for group in updates.param_groups]
     hook = chosen.hook
     hook.begin(model)
@@ -112,6 +116,7 @@ def train(
         "stream": described(stream),
         "optimiser": optimiser if isinstance(optimiser, str) else repr(updates),
         "lr": lr,
+        **({} if rank_lr is None else {"rank_lr": rank_lr}),
         "schedule": schedule,
         "reset": reset,
         "label_smoothing": label_smoothing,
@@ -213,6 +218,19 @@ class Learned:
     def __iter__(self) -> Iterator[Labelled]:
         for step in reversed(range(self.part.start, self.part.stop)):
             yield Labelled(*self.stream.batch(step), select=self.select)
+
+
+def _grouped(
+    model: nn.Module, trained: list[nn.Parameter], lr: float, rank_lr: float | None
+) -> list[Any]:
+    """What an optimiser is given: all that learns, low-rank parts apart if they have a rate."""
+    if rank_lr is None:
+        return list(trained)
+    if not isinstance(model, Superposed):
+        raise SuperposeError(f"rank_lr={rank_lr}: the method has no low-rank parts")
+    if not 0 < rank_lr < float("inf"):
+        raise SuperposeError(f"rank_lr={rank_lr}: a learning rate is a number above 0")
+    return model.parameter_groups(lr, rank_lr=rank_lr)
 
 
 def consolidate(hook: Hook, model: nn.Module, learned: Learned, seed: int) -> None:

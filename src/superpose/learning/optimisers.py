@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
 
 from superpose.errors import SuperposeError
 
-Optimiser = str | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Optimiser = str | Callable[[Iterable[Any]], torch.optim.Optimizer]  # of parameters, or groups
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
@@ -37,11 +36,11 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def make_optimiser(
-    wanted: Optimiser, parameters: Iterable[nn.Parameter], lr: float
+    wanted: Optimiser, parameters: Iterable[Any], lr: float
 ) -> torch.optim.Optimizer:
     """The optimiser of a name with PyTorch's defaults, or what a callable makes.
 
-    >>> make_optimiser("rmsprop", [nn.Parameter(torch.zeros(2))], 1e-4).defaults["alpha"]
+    >>> make_optimiser("rmsprop", [torch.nn.Parameter(torch.zeros(2))], 1e-4).defaults["alpha"]
     0.99
     """
     if not isinstance(wanted, str):

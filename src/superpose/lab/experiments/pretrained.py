@@ -58,6 +58,9 @@ class FineTunes:
     """Learning rate; left out, the best of `tune`."""
     rank: int = 0
     """Directions that each task has for itself (lora, superposed)."""
+    rank_lr: float | None = None
+    """Learning rate of the low-rank part (superposed); left out, that which `tune` found for LoRA
+    of the nearest rank."""
     family: str = "hadamard"
     """Contexts (scrambled, superposed)."""
     centre: str | None = None
@@ -271,6 +274,7 @@ def run(
         chosen,
         optimiser="adam",
         lr=settings.lr,
+        rank_lr=settings.rank_lr,
         schedule="cosine",
         reset=True,
         evaluate_every=len(stream),
