@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import torch
 import torch.export
@@ -172,6 +172,8 @@ class Phased(Context):
 @dataclass(frozen=True)
 class Family(ABC):
     """How contexts are made: a pure function from a key and a size to a context."""
+
+    effort: ClassVar[int] = 1  # of binding a row, in multiples of what signs take
 
     @abstractmethod
     def context(self, key: Key, dim: int) -> Context:

@@ -1,6 +1,7 @@
 """hadamard: random signs, a Walsh-Hadamard transform, random signs: a fast rotation."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,8 @@ class SignedHadamard(Context):
 @dataclass(frozen=True)
 class Hadamard(Drawn):
     """Mixes all coordinates like a rotation, in O(M log M): 2M signs a task."""
+
+    effort: ClassVar[int] = 3
 
     def draw(self, key: Key, dim: int) -> Tensor:
         """2 × M signs."""

@@ -1,6 +1,7 @@
 """rotation and block-rotation: C(k) drawn uniformly (Haar) from an orthogonal group."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +56,8 @@ class Blocks(Context):
 @dataclass(frozen=True)
 class Rotation(Drawn):
     """Any rotation: M² numbers a task, the least crosstalk, the highest price."""
+
+    effort: ClassVar[int] = 12
 
     def draw(self, key: Key, dim: int) -> Tensor:
         """M × M normals."""

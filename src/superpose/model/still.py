@@ -103,7 +103,8 @@ def still(model: nn.Module) -> Iterator[tuple[np.random.Generator, Callable[[], 
         ]
         try:
             for own, name, parameter in zeros:
-                noise = torch.tensor(generator.standard_normal(parameter.shape))
+                inputs = parameter.numel() // len(parameter) if parameter.ndim > 1 else 1
+                noise = torch.tensor(generator.standard_normal(parameter.shape)) / inputs**0.5
                 own[name] = nn.Parameter(noise.to(parameter), requires_grad=False)
             with torch.random.fork_rng(devices), Still():  # type: ignore[no-untyped-call]
                 yield generator, state.restore

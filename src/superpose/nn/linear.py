@@ -12,6 +12,8 @@ from superpose.nn.layer import Layer, MatrixLayout, opened, standalone, unmoved
 from superpose.nn.reading import of_active_task
 from superpose.nn.selection import NotDirect, Selected, TaskIds
 
+MANY_ROWS = 12  # a product with x costs what signs cost for this many times as many outputs
+
 
 class LinearLayer(Layer):
     """A weight that multiplies the last dimension; the input is bound."""
@@ -41,6 +43,9 @@ class LinearLayer(Layer):
         context, base = selected.contexts.get("weight"), self.bases.get("weight")
         if context is None:
             return F.linear(x, matrix, bias)
+        if base is not None and self._has_many_rows(x):
+            whole = self.to_matrix("weight", self.bound_weight(selected, "weight"))
+            return F.linear(x, whole, self.shifted(selected, bias))
         bound = unmoved(context.bind(self.centred(selected, "weight", x)), selected.closed)
         own_bias = bias if base is None else None
         y = opened(
@@ -50,6 +55,13 @@ class LinearLayer(Layer):
             down, up = (selected.private["weight" + ending] for ending in (DOWN, UP))
             y = y + F.linear(F.linear(x, down), up)
         return y if base is None else y + F.linear(x, self.to_matrix("weight", base), bias)
+
+    def _has_many_rows(self, x: Tensor) -> bool:
+        """Whether W₀ + W C(k) as one weight is less work than a product for each of the two."""
+        if "weight" in self.guides:  # which is for the inputs that are bound
+            return False
+        effort = self.contexts["weight"].family.effort
+        return x.numel() * MANY_ROWS >= self.stored("weight").numel() * effort
 
 
 class Linear(LinearLayer, MatrixLayout, nn.Linear):
