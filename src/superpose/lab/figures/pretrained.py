@@ -191,8 +191,9 @@ def _panel(axes: Any, found: Sequence[Point], show: Sequence[str]) -> None:
     ticks = sorted({point.tasks for point in found})
     axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)
     axes.minorticks_off()
+    plain = [p for p in found if not p.label.endswith(EIGHT)]  # the others lie on top of them
     for method, colour in COLOURS.items():
-        for label in dict.fromkeys(p.label for p in found if p.method == method):
+        for label in dict.fromkeys(p.label for p in plain if p.method == method):
             ends.append(_line(axes, [p for p in found if p.label == label], label, colour, "-"))
     wanted = [p for p in found if p.method == "superposed" and (not show or p.label in show)]
     for label, colour in zip(dict.fromkeys(p.label for p in wanted), PALETTE * 9, strict=False):
@@ -202,7 +203,7 @@ def _panel(axes: Any, found: Sequence[Point], show: Sequence[str]) -> None:
         if beside:
             ends.append(_line(axes, beside, "LoRA, as many bytes", colour, ":"))
     if not wanted:
-        for label in dict.fromkeys(p.label for p in found if p.method == "lora"):
+        for label in dict.fromkeys(p.label for p in plain if p.method == "lora"):
             ends.append(_line(axes, [p for p in found if p.label == label], label, "#0072B2", ":"))
     axes.margins(x=0.08)
     style.label_ends(axes, ends, size=7)

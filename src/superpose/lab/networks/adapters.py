@@ -26,7 +26,7 @@ class LowRank(nn.Module):
         super().__init__()
         self.layer, self.scale = layer, alpha / rank
         outputs, *inside = layer.weight.shape
-        self.a = nn.Parameter(layer.weight.new_empty(rank, *inside))
+        self.a = nn.Parameter(layer.weight.new_zeros(rank, *inside))
         self.b = nn.Parameter(layer.weight.new_zeros(outputs, rank))
 
     def forward(self, x: Tensor) -> Tensor:
