@@ -18,10 +18,10 @@ def test_the_demo_compares_three_methods_and_draws_them(tmp_path, capsys):
     main(["demo", *small, "--jobs", "1", "--out", str(tmp_path), "--json"])
     results = json.loads(capsys.readouterr().out)["results"]
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
-    for name in ("standard", "binary", "hadamard"):
+    for name in ("standard", "binary", "ours"):
         saved = json.loads((tmp_path / name / "result.json").read_text())
         assert saved.items() <= results[name].items()
-        assert saved["method"] == name
+        assert saved["method"] == ("hadamard+projection" if name == "ours" else name)
     report(results, tmp_path, quiet=False)
     printed = capsys.readouterr().out
     for name, result in results.items():

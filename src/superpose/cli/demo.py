@@ -15,8 +15,8 @@ from superpose.lab.experiments.settings import Settings, spelled
 NEXT = """What to try next
   superpose run permuting-mnist --method binary --tasks 50    the paper's fifty tasks
   superpose run rotating-mnist --method fast                  a new context at every step
-  superpose run permuting-mnist --method hadamard+projection --schedule cosine --lr 6e-4
-                                                              our recipe: it forgets least
+  superpose run permuting-mnist --method hadamard+projection --schedule cosine --lr 6e-4 \
+      --centre task --private per-task --tasks 50             the same with our recipe
   superpose run --help                                        all methods and settings"""
 
 
@@ -67,8 +67,8 @@ class DemoCommand:
         )
         say(
             f"{self.tasks} tasks, one after the other, in one network: each shuffles the pixels of "
-            f"its images in its own way;\n{which}. standard is the plain network, binary and "
-            "hadamard give each task its context."
+            f"its images in its own way;\n{which}. standard is the plain network, binary is the "
+            "paper's superposition,\nours is hadamard+projection, centred by task."
         )
         out = self.out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
         settings = Settings(
@@ -82,7 +82,7 @@ class DemoCommand:
             seed=self.seed,
             data_dir=self.data_dir,
         )
-        display = for_terminal(demo.METHODS, quiet=self.quiet or self.json)
+        display = for_terminal(list(demo.METHODS), quiet=self.quiet or self.json)
         try:
             results = demo.run(settings, out, self.jobs, display, self.resume)
         except Interrupted as stopped:

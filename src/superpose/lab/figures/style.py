@@ -23,6 +23,7 @@ COLOURS = {  # Okabe and Ito's palette, its yellow left out because it is lost o
     "multihead": "#E69F00",
     "binary+projection": "#009E73",
     "hadamard+projection": "#5B2A86",
+    "ours": "#5B2A86",
     "fast": "#56B4E9",
     "fast-localmix": "#CC79A7",
     "ewc": "#7F7F7F",
