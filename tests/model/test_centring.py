@@ -98,6 +98,15 @@ def test_a_pass_has_the_mean_that_was_there_when_it_began():
     torch.testing.assert_close(again, (x - x.mean(0)) @ bound.T + own["bias"])
 
 
+def test_a_selection_that_was_kept_in_evaluation_has_the_mean_of_before_in_training():
+    model = sp.superpose(nn.Linear(4, 2), tasks=2, centre="task")
+    x = torch.rand(8, 4)
+    model(x, task=0)
+    with torch.no_grad():
+        expected = model.eval()(x + 5, task=0)
+        torch.testing.assert_close(model.train()(x + 5, task=0), expected)
+
+
 class Recomputed(nn.Module):
     def __init__(self, again):
         super().__init__()
