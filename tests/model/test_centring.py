@@ -201,3 +201,18 @@ def test_nothing_is_kept_in_front_of_a_batch_norm_or_without_a_bias():
         sp.superpose(mlp(), centre="task", private="shared")
     with pytest.raises(sp.SuperposeError, match="centre='mean': use 'task' or 'rows'"):
         sp.superpose(mlp(), centre="mean")
+
+
+def test_a_layer_with_a_forward_pass_of_its_own_has_no_mean():
+    """What it does with its input is not known, so that no shift of its bias is the same."""
+
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    net, x = nn.Sequential(Doubled(6, 5), nn.ReLU(), nn.Linear(5, 3)), torch.rand(4, 6)
+    model = sp.superpose(net, tasks=2, centre="task")
+    model(x, task=1)
+    assert model.summary().centred == ["2.weight"]
+    assert "0.weight_mean" not in model.private_tensors(1)
+    assert model.private_tensors(1)["2.weight_mean"].any()

@@ -166,7 +166,7 @@ def build(
     if conversion.base and kind.starts_from_base:
         bound = (layer for layer in layers(model) if layer.contexts)
         first = min(bound, key=lambda layer: layer.path)
-        first.make_private([next(iter(first.contexts)) + BEGUN])
+        first.add(next(iter(first.contexts)), BEGUN)
     private = PrivateState.put_into(layers(model))
     if start:
         private.add(names.values())

@@ -18,6 +18,7 @@ class CustomLayer(Layer):
     """
 
     is_linear_map = False
+    has_input_mean = False
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The plain layer's forward pass."""

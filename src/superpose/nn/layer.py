@@ -227,7 +227,7 @@ class Layer(nn.Module):
             key = joined(path, f"change.{name}" if binding.base else name)
             self.contexts[name] = LayerContext(family, seed, key, dim, groups)
             if isinstance(family, Drawn) and family.learnable:
-                self.make_private([name + CONTEXT])
+                self.add(name, CONTEXT)
         if binding.base and self.contexts:
             self._keep_base()
 
@@ -238,19 +238,30 @@ class Layer(nn.Module):
             setattr(self, name, nn.Parameter(torch.zeros_like(weight)))
         self.bases = nn.ParameterDict(own).requires_grad_(False)
 
+    def add(self, weight: str, *endings: str) -> None:
+        """Give each task additions to a weight, whose names the plain layer must not have."""
+        names = [weight + ending for ending in endings]
+        taken = next((name for name in names if hasattr(self, name)), None)
+        if taken is not None:
+            raise SuperposeError(
+                f"{self.plain_class.__name__} {self.path!r} already has {taken!r}, which each task "
+                f"is to have beside {weight!r}: rename it, or name the layer in skip"
+            )
+        self.make_private(names)
+
     def add_rank(self, rank: int) -> None:
         """Give each task a low-rank part of each weight, where that is less than the weight."""
         self.rank = rank
         for name in self.contexts:
             *_, outputs, inputs = self.to_matrix(name, self.stored(name)).shape
             if rank * (outputs + inputs) < outputs * inputs:
-                self.make_private([name + DOWN, name + UP])
+                self.add(name, DOWN, UP)
 
     def add_mean(self) -> None:
         """Take each task's own mean out of the input: a shift of the bias, which is private."""
         if self.has_input_mean and "weight" in self.contexts and "bias" in self.private:
             self.centre = TASK
-            self.make_private(["weight" + MEAN, "weight" + SEEN])
+            self.add("weight", MEAN, SEEN)
 
     def unbound(self) -> list[str]:
         """What no context binds: biases, scales, statistics."""
