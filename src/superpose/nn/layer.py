@@ -236,7 +236,7 @@ class Layer(nn.Module):
         own = {name: self.stored(name) for name in self.contexts}
         for name, weight in own.items():
             setattr(self, name, nn.Parameter(torch.zeros_like(weight)))
-        self.bases = nn.ParameterDict(own).requires_grad_(False)
+        self.bases = nn.ParameterDict(own)
 
     def add(self, weight: str, *endings: str) -> None:
         """Give each task additions to a weight, whose names the plain layer must not have."""
