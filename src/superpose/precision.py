@@ -41,8 +41,9 @@ def _within(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The tensor as `dtype`, none of whose numbers is too large for it."""
     found = tensor.to(dtype)
     if not torch.equal(found.isinf(), tensor.isinf()):
+        largest = tensor[~tensor.isinf()].abs().max().item()
         raise SuperposeError(
-            f"dtype={dtype}: {name} has {tensor[~tensor.isinf()].abs().max().item():.3g} in it, and "
+            f"dtype={dtype}: {name} has {largest:.3g} in it, and "
             f"{torch.finfo(dtype).max:.3g} is the largest there is: use torch.bfloat16"
         )
     return found

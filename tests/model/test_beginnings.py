@@ -24,6 +24,10 @@ def attention():
     return nn.Sequential(nn.Linear(8, 8), LAYERS["attention"]()[0])
 
 
+def crossed():
+    return nn.Sequential(nn.Linear(8, 8), LAYERS["attention cross"]()[0])
+
+
 def recurrent():
     return nn.Sequential(nn.Linear(6, 6), LAYERS["gru"]()[0])
 
@@ -35,6 +39,7 @@ NETWORKS = {
     "channels, centred": (lambda: small_cnn(6), (3, 6, 6), {"conv": "channel", "centre": "task"}),
     "low rank": (lambda: small_cnn(6), (3, 6, 6), {"rank": 1}),
     "attention": (attention, (3, 8), {}),
+    "attention, crossed": (crossed, (3, 8), {"rank": 1}),
     "recurrent": (recurrent, (3, 6), {"centre": "rows"}),
     "learned, attention": (attention, (3, 8), {"learnable": True}),
     "learned, recurrent": (recurrent, (3, 6), {"learnable": True}),
@@ -139,3 +144,19 @@ def test_a_model_without_memory_has_not_begun():
     model = sp.superpose(mlp().to("meta"), tasks=2, base=True, centre="task", rank=1)
     assert model(torch.empty(4, 12, device="meta"), task=1).shape == (4, 5)
     assert not private_state(model).has_begun(1)
+
+
+def test_a_task_with_nothing_of_its_own_has_begun_in_states_and_files_too(tmp_path):
+    """The mark alone tells it."""
+    net, x = mlp(bias=False), torch.randn(6, 12)
+    model = first_learned(net, x)
+    sp.save(model, tmp_path / "many.safetensors", dtype=torch.int8)
+    sp.save(model, tmp_path / "whole.safetensors")
+    other = sp.superpose(mlp(bias=False), "phase", tasks=3, base=True)
+    other.load_state_dict(model.state_dict())
+    for again in (other, sp.load(tmp_path / "whole.safetensors", net)):
+        for task in range(3):
+            assert torch.equal(again(x, task=task), model(x, task=task))
+    rounded = sp.load(tmp_path / "many.safetensors", net)
+    torch.testing.assert_close(rounded(x, task=0), model(x, task=0), rtol=0.05, atol=0.02)
+    assert model.cost().private == 1

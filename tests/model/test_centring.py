@@ -44,11 +44,12 @@ def test_an_input_that_is_its_mean_gives_the_bias_alone():
     own = model.private_tensors(1)
     x = own["weight_mean"].expand(2, 3, -1)
     torch.testing.assert_close(model(x, task=1), own["bias"].expand(2, 3, -1))
-    conv, _ = centred("conv2d", "binary")
-    own = conv.private_tensors(1)
-    x = own["weight_mean"].view(1, -1, 1, 1).expand(1, -1, 7, 7)
-    expected = own["bias"].view(1, -1, 1, 1).expand(1, -1, 3, 3)
-    torch.testing.assert_close(conv(x, task=1), expected)
+    for name, mode in [("conv2d", "kernel"), ("conv2d", "channel"), ("conv2d groups", "channel")]:
+        conv, _ = centred(name, "binary", conv=mode)
+        own = conv.private_tensors(1)
+        x = own["weight_mean"].view(1, -1, 1, 1).expand(1, -1, 7, 7)
+        expected = own["bias"].view(1, -1, 1, 1).expand(1, -1, 3, 3)
+        torch.testing.assert_close(conv(x, task=1), expected)
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv2d groups", "linear over tokens", "gru"])

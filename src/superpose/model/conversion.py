@@ -162,9 +162,7 @@ def build(
     plain: Any = type(model)
     model.__class__ = superposed_class(plain, kind)  # type: ignore[arg-type]
     assert isinstance(model, kind)
-    model.superposition = Superposition(
-        family, seed, names, conversion, size([net]), held=held
-    )
+    model.superposition = Superposition(family, seed, names, conversion, size([net]), held=held)
     if conversion.base and kind.starts_from_base:
         bound = (layer for layer in layers(model) if layer.contexts)
         first = min(bound, key=lambda layer: layer.path)
