@@ -100,3 +100,14 @@ def tolerance(dim, dtype):
 def assert_near(actual, expected, dim, dtype):
     scale = max(1.0, expected.abs().max().item())
     assert (actual - expected).abs().max().item() <= tolerance(dim, dtype) * scale
+
+
+def replica(module):
+    """What `torch.nn.parallel.replicate` does, on one device: no parameters, only attributes."""
+    made = module._replicate_for_data_parallel()
+    for name, child in module._modules.items():
+        setattr(made, name, replica(child))
+    for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+        if tensor is not None:
+            setattr(made, name, tensor * 1)
+    return made

@@ -299,9 +299,57 @@ def test_numbers_can_be_stored_in_fewer_bits(tmp_path, dtype, share, error):
     assert small.stat().st_size < (share + 0.06) * whole.stat().st_size
     again = sp.load(small, sp.lab.MLP(64, 96, 5, bias=True)).eval()
     assert again.layers[1].weight.dtype == torch.float32
+    if dtype == torch.int8:  # each task's own numbers are not weights with outputs
+        assert torch.equal(again.private_parameters(1)[0], model.private_parameters(1)[0])
     for task in range(2):
         expected = model(x, task=task)
         difference = (again(x, task=task) - expected).abs().max() / expected.abs().max()
         assert 0 < difference < error
     with pytest.raises(sp.SuperposeError, match=r"dtype=torch\.int4"):
         sp.save(model, small, dtype=torch.int4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("base", [True, False])
+def test_tied_weights_are_stored_in_fewer_bits(tmp_path, base, dtype):
+    class Text(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.hidden = nn.Embedding(11, 8), nn.Linear(8, 8)
+            self.head = nn.Linear(8, 11, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, x):
+            return self.head(self.hidden(self.table(x)))
+
+    torch.manual_seed(0)
+    net, x = Text(), torch.randint(11, (4, 5))
+    model = randomise_private(sp.superpose(net, tasks=2, base=base)).eval()
+    sp.save(model, tmp_path / "small.safetensors", dtype=dtype)
+    again = sp.load(tmp_path / "small.safetensors", Text()).eval()
+    expected = model(x, task=1)
+    assert (again(x, task=1) - expected).abs().max() < 0.03 * expected.abs().max()
+
+
+def test_numbers_that_have_no_place_in_fewer_bits(tmp_path):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+            self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+            self.register_buffer("none", torch.empty(3, 0))
+
+        def forward(self, x):
+            return (self.inner(x).unsqueeze(-1) + self.mask).softmax(-1)
+
+    net, x, path = Masked(), torch.randn(2, 4), tmp_path / "small.safetensors"
+    model = sp.superpose(net, tasks=2)
+    for dtype in (torch.int8, torch.float16):
+        sp.save(model, path, dtype=dtype)
+        again = sp.load(path, Masked())
+        torch.testing.assert_close(again(x, task=1), model(x, task=1), rtol=0.02, atol=0.02)
+    with torch.no_grad():
+        model.inner.stored("weight")[1, 2] = 1e5
+    with pytest.raises(sp.SuperposeError, match=r"inner\.weight has 1e\+05.*torch\.bfloat16"):
+        sp.save(model, path, dtype=torch.float16)
+    sp.save(model, path, dtype=torch.bfloat16)

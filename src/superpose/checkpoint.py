@@ -145,13 +145,13 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
         model.packing_method = stored(method)
     for name in header.get("pairs", []):  # copied: a file's bytes may lie where pairs must not
         tensors[name] = torch.view_as_complex(tensors[name].clone())
-    tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
-    if header.get("base"):
-        tensors |= _base_of(path, model, header["base"])
     if header.get("reduced") is not None:
         here = {name: tensor.dtype for name, tensor in _shared_state(model).items()}
         here |= {name: getattr(torch, kind) for name, kind in header["reduced"].items()}
         tensors = restored(tensors, here)
+    tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
+    if header.get("base"):
+        tensors |= _base_of(path, model, header["base"])
     if header["format"] == 1:
         _check_fit(path, _shared_state(model) | _wanted_by_format_1(model), tensors)
         own = _own_of_format_1(model, tensors)

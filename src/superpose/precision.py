@@ -13,7 +13,10 @@ LARGEST = 127
 
 
 def reduced(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The real numbers of these tensors as `dtype`; vectors stay as they are if that is int8.
+    """The real numbers of these tensors as `dtype`.
+
+    If that is int8, vectors stay as they are, and so do tensors that have no scale: an infinite
+    number, as in a mask, is not a share of the largest.
 
     >>> list(reduced({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, torch.int8))
     ['weight', 'weight:scale', 'bias']
@@ -26,11 +29,23 @@ def reduced(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]
         if not tensor.is_floating_point():
             found[name] = tensor
         elif dtype != torch.int8:
-            found[name] = tensor.to(dtype)
-        elif tensor.ndim < 2:
+            found[name] = _within(name, tensor, dtype)
+        elif tensor.ndim < 2 or not tensor.numel() or not tensor.isfinite().all():
             found[name] = tensor
         else:
             found |= {name: (eight := eight_bits(tensor))[0], name + SCALE: eight[1]}
+    return found
+
+
+def _within(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor as `dtype`, none of whose numbers is too large for it."""
+    found = tensor.to(dtype)
+    if not torch.equal(found.isinf(), tensor.isinf()):
+        largest = tensor[~tensor.isinf()].abs().max().item()
+        raise SuperposeError(
+            f"dtype={dtype}: {name} has {largest:.3g} in it, and "
+            f"{torch.finfo(dtype).max:.3g} is the largest there is: use torch.bfloat16"
+        )
     return found
 
 

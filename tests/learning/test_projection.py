@@ -41,7 +41,8 @@ def after(model, x, strength, tasks=(0, 1)):
 def gradients(model, x, task):
     model.zero_grad()
     model(x, task=task).square().sum().backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    named = model.named_parameters()
+    return {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
 def bound_inputs(layer, x, task):
@@ -78,15 +79,28 @@ def test_a_gradient_is_multiplied_by_the_inverse_of_what_is_needed(net, family):
     assert not torch.allclose(found["0.weight"], plain["0.weight"], rtol=0.1)
 
 
-def test_rows_of_many_tasks_are_guided_as_each_by_itself():
-    model = sp.superpose(linear(), "hadamard", tasks=3, private="none").double()
+@pytest.mark.parametrize("options", [{"private": "none"}, {"base": True}], ids=str)
+def test_rows_of_many_tasks_are_guided_as_each_by_itself(options):
+    model = sp.superpose(linear(), "hadamard", tasks=3, **options).double()
     x = rows(model, 6).double()
     after(model, x, strength=3.0)
     tasks = [2, 0, 1, 2, 2, 0]
+    alone = [copy.deepcopy(model) for _ in tasks]  # with a base, a gradient begins a task
     mixed = gradients(model, x, tasks)
-    each = [gradients(model, x[i : i + 1], task) for i, task in enumerate(tasks)]
-    for name, found in mixed.items():
-        torch.testing.assert_close(found, sum(one[name] for one in each))
+    each = [gradients(alone[i], x[i : i + 1], task) for i, task in enumerate(tasks)]
+    for name in ("0.weight", "2.weight"):
+        torch.testing.assert_close(mixed[name], sum(one[name] for one in each))
+
+
+@pytest.mark.parametrize("net", [linear(), convolution()], ids=["linear", "convolution"])
+def test_what_is_needed_is_centred_as_the_inputs_are(net):
+    model = sp.superpose(net, "hadamard", tasks=3, centre="task").eval()
+    x, alone = rows(net), copy.deepcopy(model)
+    mean = model.private_tensors(0)["0.weight_mean"].uniform_(1, 3)
+    expected = after(alone, x - mean.view(-1, *[1] * (x.ndim - 2)), strength=3.0, tasks=[0])
+    found = after(model, x, strength=3.0, tasks=[0])
+    torch.testing.assert_close(found.guides[0], expected.guides[0])
+    assert (found.guides[0] - after(alone, x, 3.0, [0]).guides[0]).abs().max() > 1e-2
 
 
 def test_the_pace_is_the_root_of_the_room_that_is_left():

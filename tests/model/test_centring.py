@@ -44,11 +44,12 @@ def test_an_input_that_is_its_mean_gives_the_bias_alone():
     own = model.private_tensors(1)
     x = own["weight_mean"].expand(2, 3, -1)
     torch.testing.assert_close(model(x, task=1), own["bias"].expand(2, 3, -1))
-    conv, _ = centred("conv2d", "binary")
-    own = conv.private_tensors(1)
-    x = own["weight_mean"].view(1, -1, 1, 1).expand(1, -1, 7, 7)
-    expected = own["bias"].view(1, -1, 1, 1).expand(1, -1, 3, 3)
-    torch.testing.assert_close(conv(x, task=1), expected)
+    for name, mode in [("conv2d", "kernel"), ("conv2d", "channel"), ("conv2d groups", "channel")]:
+        conv, _ = centred(name, "binary", conv=mode)
+        own = conv.private_tensors(1)
+        x = own["weight_mean"].view(1, -1, 1, 1).expand(1, -1, 7, 7)
+        expected = own["bias"].view(1, -1, 1, 1).expand(1, -1, 3, 3)
+        torch.testing.assert_close(conv(x, task=1), expected)
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv2d groups", "linear over tokens", "gru"])
@@ -96,6 +97,15 @@ def test_a_pass_has_the_mean_that_was_there_when_it_began():
     bound = context.bind_weight(model.stored("weight"))
     torch.testing.assert_close(first, x @ bound.T + own["bias"])
     torch.testing.assert_close(again, (x - x.mean(0)) @ bound.T + own["bias"])
+
+
+def test_a_selection_that_was_kept_in_evaluation_has_the_mean_of_before_in_training():
+    model = sp.superpose(nn.Linear(4, 2), tasks=2, centre="task")
+    x = torch.rand(8, 4)
+    model(x, task=0)
+    with torch.no_grad():
+        expected = model.eval()(x + 5, task=0)
+        torch.testing.assert_close(model.train()(x + 5, task=0), expected)
 
 
 class Recomputed(nn.Module):
@@ -218,3 +228,18 @@ def test_attention_is_left_as_it_is():
     model(x, task=1)
     model.eval()
     torch.testing.assert_close(model(x, task=rows), rows_one_by_one(model, rows, x))
+
+
+def test_a_layer_with_a_forward_pass_of_its_own_has_no_mean():
+    """What it does with its input is not known, so that no shift of its bias is the same."""
+
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    net, x = nn.Sequential(Doubled(6, 5), nn.ReLU(), nn.Linear(5, 3)), torch.rand(4, 6)
+    model = sp.superpose(net, tasks=2, centre="task")
+    model(x, task=1)
+    assert model.summary().centred == ["2.weight"]
+    assert "0.weight_mean" not in model.private_tensors(1)
+    assert model.private_tensors(1)["2.weight_mean"].any()

@@ -199,3 +199,29 @@ def test_what_was_unsuperposed_can_be_superposed_again(make):
     assert torch.equal(model(x, task=1), sp.superpose(net, tasks=2)(x, task=1))
     first, again = next(net.children()), next(sp.unsuperpose(model).children())
     assert vars(first).keys() == vars(again).keys()
+
+
+def test_what_a_base_froze_learns_again_in_the_plain_module():
+    class Text(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.norm = nn.Embedding(11, 8), nn.LayerNorm(8)
+            self.hidden, self.left = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False)
+            self.head = nn.Linear(8, 11, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, x):
+            return self.head(self.norm(self.left(self.hidden(self.table(x)).relu())))
+
+    net, x = Text(), torch.randint(11, (4, 5))
+    learns = {name: p.requires_grad for name, p in net.named_parameters()}
+    model = sp.superpose(net, "hadamard", tasks=2, base=True)
+    assert not model.table.weight.requires_grad
+    base = sp.unsuperpose(model)
+    assert base.head.weight is base.table.weight
+    assert torch.equal(base(x), net(x))
+    assert {name: p.requires_grad for name, p in base.named_parameters()} == learns
+    own = {name: p.requires_grad for name, p in sp.unsuperpose(model, 1).named_parameters()}
+    assert own == learns | {"head.weight": True}
+    packed = sp.pack({"a": net, "b": Text()}, method="delta", base=net)
+    assert dict(sp.unpack(packed, "b").named_parameters())["table.weight"].requires_grad

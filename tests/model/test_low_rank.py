@@ -96,3 +96,19 @@ def test_every_expert_has_a_low_rank_part():
         own["0.weight_up"] += 1
     expected = net[0].weight + (own["0.weight_up"] @ own["0.weight_down"]).mT
     torch.testing.assert_close(model(x, task=1), (x @ expected).mean(0))
+
+
+def test_a_layer_that_has_the_name_of_an_addition_is_refused():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.gate_up = (nn.Parameter(torch.randn(8, 8)) for _ in range(2))
+
+        def forward(self, x):
+            return (x @ self.gate.T).sigmoid() * (x @ self.gate_up.T)
+
+    sp.nn.register(Gated, {"gate": -1, "gate_up": -1})
+    net = nn.Sequential(Gated(), nn.Linear(8, 8))
+    with pytest.raises(sp.SuperposeError, match=r"Gated '0' already has 'gate_up'.*skip"):
+        sp.superpose(net, tasks=2, rank=2)
+    assert sp.superpose(net, tasks=2, base=True).summary().superposed[:2] == ["0.gate", "0.gate_up"]

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from cases import every_family
-from checks import randomise_private, rows_one_by_one
+from checks import randomise_private, replica, rows_one_by_one
 from networks import mlp
 from torch._dynamo.testing import CompileCounter
 
@@ -97,15 +97,4 @@ def test_copies_pickles_and_replicas():
         assert torch.equal(other(x, task=["a", "b", "a"]), expected)
         other.add_task("c")
         assert model.tasks == ["a", "b"]
-    assert torch.equal(_replica(model)(x, task=torch.tensor([0, 1, 0])), expected)
-
-
-def _replica(module):
-    """What `torch.nn.parallel.replicate` does, on one device: no parameters, only attributes."""
-    replica = module._replicate_for_data_parallel()
-    for name, child in module._modules.items():
-        setattr(replica, name, _replica(child))
-    for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-        if tensor is not None:
-            setattr(replica, name, tensor * 1)
-    return replica
+    assert torch.equal(replica(model)(x, task=torch.tensor([0, 1, 0])), expected)

@@ -158,15 +158,15 @@ def build(
         _check_real(conversion)
         model = complexify(model, seed)
     _check_arguments(net, conversion.batch_dim)
-    convert(model, family, seed, conversion)
+    held = convert(model, family, seed, conversion)
     plain: Any = type(model)
     model.__class__ = superposed_class(plain, kind)  # type: ignore[arg-type]
     assert isinstance(model, kind)
-    model.superposition = Superposition(family, seed, names, conversion, size([net]))
+    model.superposition = Superposition(family, seed, names, conversion, size([net]), held=held)
     if conversion.base and kind.starts_from_base:
         bound = (layer for layer in layers(model) if layer.contexts)
         first = min(bound, key=lambda layer: layer.path)
-        first.make_private([next(iter(first.contexts)) + BEGUN])
+        first.add(next(iter(first.contexts)), BEGUN)
     private = PrivateState.put_into(layers(model))
     if start:
         private.add(names.values())
@@ -192,9 +192,15 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     for layer, stored in zip(layers(plain), layers(model), strict=True):
         if number is not None:
             _assign(layer, reading[layer.path])
+        elif model.starts_from_base:
+            for name, base in layer.bases.items():  # themselves, because they may be tied
+                setattr(layer, name, base.requires_grad_())
         else:
-            _assign(layer, dict(stored.bases) if model.starts_from_base else stored.in_all())
+            _assign(layer, stored.in_all())
         layer.unsuperpose()
+    for name, parameter in plain.named_parameters(remove_duplicate=False):
+        if name in model.superposition.held:
+            parameter.requires_grad_()
     restore(plain)
     return plain
 

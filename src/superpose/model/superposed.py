@@ -199,28 +199,29 @@ class Superposed(nn.Module):
         if isinstance(ids, tuple) and row is not None:
             row = row.unsqueeze(0)
         state = own[-1].private_state
-        private, closed = state.select(tasks), self._closed(state, tasks)
-        found = {la.path: la.select(tasks, private.get(la.path, {})) for la in own}
+        private, closed = state.select(tasks), self._closed(state, tasks, device)
+        found = {la.path: la.select(tasks, private.get(la.path, {}), closed) for la in own}
         if closed is not None:
             found = {path: selected._replace(gate=(closed,)) for path, selected in found.items()}
         return Selection(row, found)
 
-    def _closed(self, state: PrivateState, tasks: Tasks) -> Tensor | None:
+    def _closed(self, state: PrivateState, tasks: Tasks, device: torch.device) -> Tensor | None:
         """1 for a task that has not begun to learn, and is its base; None if all have begun.
 
-        A gradient that comes back through it begins the task.
+        A gradient that comes back through it begins the task. Those of `torch.func` do not: what is
+        learned by them is given to a pass.
         """
         if state.mark is None:
             return None
         waiting = [task for task in tasks.unique if not state.has_begun(task)]
         if not waiting:
             return None
-        like = state.mark.of(tasks.unique[0]).detach()
-        closed = by_row(
-            [like.new_tensor(float(task in waiting)) for task in tasks.unique], tasks.row
-        )
-        if torch.is_grad_enabled():
-            closed.requires_grad_().register_hook(lambda gradient: state.begin(waiting))
+        with torch._C._DisableFuncTorch():  # in a transform nothing could be told of its gradient
+            each = [torch.tensor(float(task in waiting), device=device) for task in tasks.unique]
+            closed = by_row(each, tasks.row)
+            if torch.is_grad_enabled():
+                closed = nn.Parameter(closed)  # `requires_grad_` is refused in a transform
+                closed.register_hook(lambda gradient: state.begin(waiting))
         return closed
 
     def tensors_of(self, number: int) -> dict[str, dict[str, Tensor]]:

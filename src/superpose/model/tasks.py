@@ -33,6 +33,7 @@ class Superposition:
     plain_size: Size
     spent: int = 0  # numbers below it were given out once: no context is used twice
     ways: dict[Any, Way] = field(default_factory=dict, compare=False)  # of mixed batches
+    held: frozenset[str] = frozenset()  # parameters that are frozen as part of a base
 
     def __post_init__(self) -> None:
         """Ask once, not at every forward pass."""

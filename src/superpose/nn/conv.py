@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from superpose import functional
 from superpose.contexts import Context
 from superpose.nn.additions import UP
-from superpose.nn.layer import ROWS, Layer, opened, standalone
+from superpose.nn.layer import ROWS, Layer, opened, standalone, unmoved
 from superpose.nn.reading import of_active_task
 from superpose.nn.selection import Selected, TaskIds
 
@@ -105,9 +105,10 @@ class ConvLayer(Layer):
         low_rank, rows_centred = "weight" + UP in selected.private, self.centre == ROWS
         apart = context is not None and shared and not low_rank and not rows_centred
         if apart and context is not None and self.mode == "channel":
-            y = self.convolve(self.bind_channels(context, x), weight, None, self.groups, size)
+            bound = self.bind_channels(context, unmoved(x, selected.closed))
+            y = self.convolve(bound, weight, None, self.groups, size)
         elif apart and context is not None and self.has_few_patches(x):
-            y = self.by_patches(context, x, weight)
+            y = self.by_patches(context, unmoved(x, selected.closed), weight)
         else:
             own = weight if context is None else self.bound_weight(selected, "weight", rows)
             return self.convolve_each(x, own, rows, size)

@@ -91,8 +91,13 @@ class Conversion:
         return None if isinstance(self.batch_dim, dict) else self.batch_dim
 
 
-def convert(model: nn.Module, family: FamilyByLayer, seed: int, conversion: Conversion) -> None:
-    """Turn the layers of a model into superposed ones and give them their contexts."""
+def convert(
+    model: nn.Module, family: FamilyByLayer, seed: int, conversion: Conversion
+) -> frozenset[str]:
+    """Turn the layers of a model into superposed ones and give them their contexts.
+
+    It gives the names of the parameters that were frozen, because they are part of a base.
+    """
     modules = dict(model.named_modules())
     conversion = _with_names(conversion, model)
     families = LayerFamilies(family, modules)
@@ -115,9 +120,9 @@ def convert(model: nn.Module, family: FamilyByLayer, seed: int, conversion: Conv
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
     _freeze_templates(modules.values())
-    if conversion.base:
-        _freeze_base(model, modules.values())
+    frozen = _freeze_base(model, modules.values()) if conversion.base else frozenset()
     _block_fast_paths(modules, on=False)
+    return frozen
 
 
 def restore(model: nn.Module) -> None:
@@ -428,12 +433,15 @@ def _freeze_templates(modules: Iterable[nn.Module]) -> None:
         parameter.requires_grad_(False)
 
 
-def _freeze_base(model: nn.Module, modules: Iterable[nn.Module]) -> None:
+def _freeze_base(model: nn.Module, modules: Iterable[nn.Module]) -> frozenset[str]:
     """What all tasks share is part of their base and stays as it is; the changes from it learn."""
     layers = [module for module in modules if isinstance(module, Layer)]
     learns = {id(layer.stored(name)) for layer in layers for name in layer.contexts}
-    for parameter in model.parameters():
+    named = dict(model.named_parameters(remove_duplicate=False))
+    learned = {name for name, parameter in named.items() if parameter.requires_grad}
+    for parameter in named.values():
         parameter.requires_grad_(id(parameter) in learns)
+    return frozenset(name for name in learned if not named[name].requires_grad)
 
 
 def _block_fast_paths(modules: dict[str, nn.Module], on: bool) -> None:

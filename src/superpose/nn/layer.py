@@ -227,7 +227,7 @@ class Layer(nn.Module):
             key = joined(path, f"change.{name}" if binding.base else name)
             self.contexts[name] = LayerContext(family, seed, key, dim, groups)
             if isinstance(family, Drawn) and family.learnable:
-                self.make_private([name + CONTEXT])
+                self.add(name, CONTEXT)
         if binding.base and self.contexts:
             self._keep_base()
 
@@ -236,7 +236,18 @@ class Layer(nn.Module):
         own = {name: self.stored(name) for name in self.contexts}
         for name, weight in own.items():
             setattr(self, name, nn.Parameter(torch.zeros_like(weight)))
-        self.bases = nn.ParameterDict(own).requires_grad_(False)
+        self.bases = nn.ParameterDict(own)
+
+    def add(self, weight: str, *endings: str) -> None:
+        """Give each task additions to a weight, whose names the plain layer must not have."""
+        names = [weight + ending for ending in endings]
+        taken = next((name for name in names if hasattr(self, name)), None)
+        if taken is not None:
+            raise SuperposeError(
+                f"{self.plain_class.__name__} {self.path!r} already has {taken!r}, which each task "
+                f"is to have beside {weight!r}: rename it, or name the layer in skip"
+            )
+        self.make_private(names)
 
     def add_rank(self, rank: int) -> None:
         """Give each task a low-rank part of each weight, where that is less than the weight."""
@@ -244,13 +255,13 @@ class Layer(nn.Module):
         for name in self.contexts:
             *_, outputs, inputs = self.to_matrix(name, self.stored(name)).shape
             if rank * (outputs + inputs) < outputs * inputs:
-                self.make_private([name + DOWN, name + UP])
+                self.add(name, DOWN, UP)
 
     def add_mean(self) -> None:
         """Take each task's own mean out of the input, which is a shift of the bias."""
         if self.has_input_mean and "weight" in self.contexts:
             self.centre = TASK
-            self.make_private(["weight" + MEAN, "weight" + SEEN])
+            self.add("weight", MEAN, SEEN)
 
     def unbound(self) -> list[str]:
         """What no context binds: biases, scales, statistics."""
@@ -292,14 +303,20 @@ class Layer(nn.Module):
         weight = name.removesuffix(CONTEXT)
         return self.contexts[weight].numbers(task).to(self.real_like(weight))
 
-    def select(self, tasks: Tasks, own: dict[str, Tensor]) -> Selected:
+    def select(
+        self, tasks: Tasks, own: dict[str, Tensor], closed: Tensor | None = None
+    ) -> Selected:
         """The contexts of these tasks, their private tensors, and bound weights kept elsewhere."""
         changes = {name + CONTEXT for name in self.contexts}
-        contexts = {n: self._context(n, own.get(n + CONTEXT), tasks) for n in self.contexts}
+        learned = {
+            name: unmoved(own[name + CONTEXT], closed)
+            for name in self.contexts
+            if name + CONTEXT in own
+        }
+        contexts = {name: self._context(name, learned.get(name), tasks) for name in self.contexts}
         private = {n: tensor for n, tensor in own.items() if n not in changes}
-        means = {n: own[n + MEAN] for n in self.contexts if n + MEAN in own}
-        if self.training:  # a running mean goes on while the pass, and its gradient, have the old
-            means = {name: mean.clone() for name, mean in means.items()}
+        # a running mean goes on while the pass, and its gradient, have the old
+        means = {n: own[n + MEAN].clone() for n in self.contexts if n + MEAN in own}
         if self.pairing is not None:
             for name in self.contexts:
                 weights = [self.slot(task).stored(name) for task in tasks.unique]
@@ -482,18 +499,20 @@ def opened(own: Tensor, closed: Tensor | None) -> Tensor:
     A task with a base is closed until it has learned something. `closed` is 1 or 0, for all of
     `own` or for each of its rows, (rows, …).
     """
-    if closed is None:
-        return own
-    each = closed.view(closed.shape + (1,) * (own.ndim - closed.ndim))
-    return own - each.to(own.dtype) * own.detach()
+    return own if closed is None else own - _each(closed, own) * own.detach()
 
 
 def unmoved(x: Tensor, closed: Tensor | None) -> Tensor:
     """The same x, through which W has no say in the gradient of what came before, if closed."""
     if closed is None:
         return x
-    each = closed.to(x.dtype)
+    each = _each(closed, x)
     return x * (1 - each) + x.detach() * each
+
+
+def _each(closed: Tensor, x: Tensor) -> Tensor:
+    """The gate, ready for x or for each of its rows."""
+    return closed.view(closed.shape + (1,) * (x.ndim - closed.ndim)).to(x.dtype)
 
 
 class MatrixLayout(Layer):

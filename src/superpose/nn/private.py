@@ -112,8 +112,9 @@ class Group(nn.Module):
         return self.flats()[str(task)]
 
     def flats(self) -> dict[str, Tensor]:
-        """By task; `getattr` would take ten times as long. A replica has them as attributes."""
-        own = vars(self) if "_is_replica" in vars(self) else self._parameters or self._buffers
+        """By task; `getattr` would take ten times as long. A replica has no parameters."""
+        kept: Any = self._parameters or self._buffers
+        own = vars(self) if "_is_replica" in vars(self) and not kept else kept
         return cast(dict[str, Tensor], own)
 
     @property
@@ -143,7 +144,9 @@ class Group(nn.Module):
     def has_learned(self, task: int) -> bool:
         """Whether a task's tensor differs, by a bit, from the start."""
         flat = self.of(task)
-        return not is_fresh(flat) and not same(flat, self.start)
+        while torch._C._functorch.is_functorch_wrapped_tensor(flat):  # given to a transform
+            flat = torch._C._functorch.get_unwrapped(flat)
+        return not is_fresh(flat) and not same(flat.to(self.start.device), self.start)
 
     def restart(self) -> None:
         """Forget what all tasks have learned: they start from what the layers have now."""
@@ -253,7 +256,7 @@ class PrivateState(nn.Module):
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__()
-        self.begun: set[int] = set()  # what `has_begun` has found out
+        self.begun: set[int] = set()  # tasks of which the mark was seen
         alike: dict[tuple[str, torch.dtype, torch.device], list[Part]] = {}
         own = [part for layer in layers for part in layer.private.values()]
         for part in sorted(own, key=lambda part: part.path):  # not as layers were registered
@@ -302,13 +305,17 @@ class PrivateState(nn.Module):
         return {part.path: part.of(task) for part in self.parts}
 
     def has_begun(self, task: int) -> bool:
-        """Whether a task has begun to learn: by a gradient, or by what it has for itself."""
-        if task not in self.begun and (
-            (self.mark is not None and bool(self.mark.of(task)))
-            or any(g.has_learned(task) for g in self.groups.values() if g.kind in LEARNED)
-        ):
-            self.begun.add(task)
-        return task in self.begun
+        """Whether a task has begun to learn: by a gradient, or by what it has for itself.
+
+        What it has is looked at each time: it may be given for one pass, or taken back.
+        """
+        if task not in self.begun and self.mark is not None:
+            mark = self.mark.of(task)
+            if not mark.is_meta and bool(mark):
+                self.begun.add(task)
+        return task in self.begun or any(
+            group.has_learned(task) for group in self.groups.values() if group.kind in LEARNED
+        )
 
     @torch.no_grad()
     def begin(self, tasks: Iterable[int]) -> None:

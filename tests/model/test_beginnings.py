@@ -1,0 +1,162 @@
+"""With a base, a task is closed to W until it begins to learn: in every way of computing it."""
+
+import copy
+
+import pytest
+import torch
+from checks import replica
+from networks import LAYERS, cnn, mlp
+from torch import nn
+
+import superpose as sp
+from superpose.model import private_state
+
+
+def small_cnn(size):
+    """At size 3 the second convolution takes patches of a mixed batch, at size 6 it does not."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.Flatten(),
+        nn.Linear(16 * (size - 2) ** 2, 4),
+    )  # fmt: skip
+
+
+def attention():
+    return nn.Sequential(nn.Linear(8, 8), LAYERS["attention"]()[0])
+
+
+def crossed():
+    return nn.Sequential(nn.Linear(8, 8), LAYERS["attention cross"]()[0])
+
+
+def recurrent():
+    return nn.Sequential(nn.Linear(6, 6), LAYERS["gru"]()[0])
+
+
+NETWORKS = {
+    "kernels": (lambda: small_cnn(6), (3, 6, 6), {}),
+    "patches": (lambda: small_cnn(3), (3, 3, 3), {}),
+    "channels": (lambda: small_cnn(6), (3, 6, 6), {"conv": "channel"}),
+    "channels, centred": (lambda: small_cnn(6), (3, 6, 6), {"conv": "channel", "centre": "task"}),
+    "low rank": (lambda: small_cnn(6), (3, 6, 6), {"rank": 1}),
+    "attention": (attention, (3, 8), {}),
+    "attention, crossed": (crossed, (3, 8), {"rank": 1}),
+    "recurrent": (recurrent, (3, 6), {"centre": "rows"}),
+    "learned, attention": (attention, (3, 8), {"learnable": True}),
+    "learned, recurrent": (recurrent, (3, 6), {"learnable": True}),
+    "learned, kernels": (lambda: small_cnn(6), (3, 6, 6), {"learnable": True}),
+}
+
+
+def first_learned(net, x, tasks=3, **options):
+    """A model of which one task has learned, and W holds something."""
+    model = sp.superpose(net, "phase", tasks=tasks, base=True, **options)
+    optimiser = torch.optim.Adam(model.parameters(), 0.05)
+    for _ in range(3):
+        optimiser.zero_grad()
+        (model(x, task=0) - 1).square().mean().backward()
+        optimiser.step()
+    model.zero_grad()
+    return model
+
+
+WAYS = [
+    (name, way)
+    for name in NETWORKS
+    for way in ("direct", "mapped", "grouped")
+    if "recurrent" not in name or way != "mapped"  # PyTorch has no rule for it
+]
+
+
+@pytest.mark.parametrize(("name", "mixed"), WAYS)
+def test_gradients_of_a_mixed_batch_are_those_of_its_rows(name, mixed):
+    torch.manual_seed(0)
+    make, shape, options = NETWORKS[name]
+    x, rows = torch.randn(4, *shape, dtype=torch.float64), [0, 1, 2, 1]
+    model = first_learned(make().double(), x, mixed=mixed, **options).eval()
+    alone = copy.deepcopy(model)
+    model(x, task=rows).square().sum().backward()
+    each = [alone(x[i : i + 1], task=task) for i, task in enumerate(rows)]
+    torch.cat(each).square().sum().backward()
+    for (path, found), expected in zip(model.named_parameters(), alone.parameters(), strict=True):
+        assert (found.grad is None) == (expected.grad is None), path
+        if found.grad is not None:
+            torch.testing.assert_close(found.grad, expected.grad, msg=path)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gradient_through_a_map_begins_a_task(bias):
+    net, x = mlp(bias=bias), torch.randn(6, 12)
+    model = first_learned(net, x)
+    mapped = torch.vmap(lambda row: model(row[None], task=1)[0])(x)
+    torch.testing.assert_close(mapped, net(x))
+    mapped.sum().backward()
+    assert not torch.equal(model(x, task=1), net(x))
+    assert torch.equal(model(x, task=2), net(x))
+
+
+def test_gradients_of_functions_leave_the_model_alone():
+    """What is learned by `torch.func` is in the tensors that are given to a pass, and not here."""
+    net, x = mlp(), torch.randn(6, 12)
+    model = first_learned(net, x)
+    slopes = torch.func.jacrev(lambda x: model(x, task=1).sum())(x)
+    torch.testing.assert_close(slopes, torch.func.jacrev(lambda x: net(x).sum())(x))
+    given = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+
+    def loss(given):
+        y = torch.func.functional_call(model, given, (x,), {"task": 1})
+        return (y - 1).square().mean()
+
+    losses = []
+    for _ in range(4):
+        gradients, value = torch.func.grad_and_value(loss)(given)
+        given = {name: tensor - 0.1 * gradients[name] for name, tensor in given.items()}
+        losses.append(value.item())
+    assert losses[0] == pytest.approx((net(x) - 1).square().mean().item())
+    assert losses[-1] < 0.5 * losses[0]
+    assert torch.equal(model(x, task=1), net(x))
+
+
+def test_a_task_whose_own_numbers_are_taken_back_is_the_base():
+    net, x = mlp(), torch.randn(6, 12)
+    model = first_learned(net, x)
+    bias = model.private_tensors(1)["layers.5.bias"]
+    before = bias.detach().clone()
+    for value in (before + 1, before):
+        with torch.no_grad():
+            bias.copy_(value)
+        assert torch.equal(model(x, task=1), net(x)) == torch.equal(value, before)
+
+
+@pytest.mark.parametrize("make", [mlp, cnn])
+def test_replicas_know_which_tasks_have_begun(make):
+    net = make().eval()
+    x = torch.randn(4, 12) if make is mlp else torch.randn(4, 3, 6, 6)
+    model = first_learned(net, x).eval()
+    twin = replica(model)
+    assert torch.equal(twin(x, task=1), net(x))
+    assert torch.equal(twin(x, task=0), model(x, task=0))
+    twin(x, task=1).sum().backward()
+    assert not torch.equal(model(x, task=1), net(x))
+    assert torch.equal(replica(model)(x, task=2), net(x))
+
+
+def test_a_model_without_memory_has_not_begun():
+    model = sp.superpose(mlp().to("meta"), tasks=2, base=True, centre="task", rank=1)
+    assert model(torch.empty(4, 12, device="meta"), task=1).shape == (4, 5)
+    assert not private_state(model).has_begun(1)
+
+
+def test_a_task_with_nothing_of_its_own_has_begun_in_states_and_files_too(tmp_path):
+    """The mark alone tells it."""
+    net, x = mlp(bias=False), torch.randn(6, 12)
+    model = first_learned(net, x)
+    sp.save(model, tmp_path / "many.safetensors", dtype=torch.int8)
+    sp.save(model, tmp_path / "whole.safetensors")
+    other = sp.superpose(mlp(bias=False), "phase", tasks=3, base=True)
+    other.load_state_dict(model.state_dict())
+    for again in (other, sp.load(tmp_path / "whole.safetensors", net)):
+        for task in range(3):
+            assert torch.equal(again(x, task=task), model(x, task=task))
+    rounded = sp.load(tmp_path / "many.safetensors", net)
+    torch.testing.assert_close(rounded(x, task=0), model(x, task=0), rtol=0.05, atol=0.02)
+    assert model.cost().private == 1
