@@ -24,6 +24,7 @@ from superpose.nn.convert import AUTO, Conversion, convert, restore
 from superpose.nn.layer import ROWS, Layer
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.private import PrivateState
+from superpose.nn.quantised import full, is_quantised
 
 S = TypeVar("S", bound=Superposed)
 
@@ -192,8 +193,10 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     for layer, stored in zip(layers(plain), layers(model), strict=True):
         if number is not None:
             _assign(layer, reading[layer.path])
+        elif model.starts_from_base:
+            _assign(layer, {name: full(base) for name, base in stored.bases.items()})
         else:
-            _assign(layer, dict(stored.bases) if model.starts_from_base else stored.in_all())
+            _assign(layer, stored.in_all())
         layer.unsuperpose()
     restore(plain)
     return plain
@@ -205,7 +208,8 @@ def _assign(layer: Layer, values: dict[str, Tensor]) -> None:
         own = getattr(layer, name)
         value = value.detach().clone()
         if isinstance(own, nn.Parameter):
-            setattr(layer, name, nn.Parameter(value, own.requires_grad))
+            learns = own.requires_grad or is_quantised(own)
+            setattr(layer, name, nn.Parameter(value, learns))
         else:
             own.copy_(value)
 

@@ -26,6 +26,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
 from superpose.nn.private import RANK, STATE, Kept, PrivateState, by_row, is_private, modules
+from superpose.nn.quantised import check_learning
 from superpose.nn.selection import (
     NotDirect,
     Selected,
@@ -268,6 +269,8 @@ class Superposed(nn.Module):
     @untraced
     def _for_a_pass(self, ids: Ids, inputs: Any, options: Any) -> Selection | Batch:
         """What one pass runs with; a mixed batch that is mapped or grouped is given back."""
+        if torch.is_grad_enabled():
+            check_learning(layers(self))
         if isinstance(ids, int):
             return self.selection_of(ids)
         batch, each = self._batch(ids, inputs, options)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from superpose import functional
 from superpose.nn.additions import DOWN, UP
 from superpose.nn.layer import Layer, MatrixLayout, opened, standalone, unmoved
+from superpose.nn.quantised import full
 from superpose.nn.reading import of_active_task
 from superpose.nn.selection import NotDirect, Selected, TaskIds
 
@@ -49,7 +50,7 @@ class LinearLayer(Layer):
         if "weight" + UP in selected.private:
             down, up = (selected.private["weight" + ending] for ending in (DOWN, UP))
             y = y + F.linear(F.linear(x, down), up)
-        return y if base is None else y + F.linear(x, self.to_matrix("weight", base), bias)
+        return y if base is None else y + F.linear(x, self.base_matrix("weight"), bias)
 
 
 class Linear(LinearLayer, MatrixLayout, nn.Linear):
@@ -75,7 +76,7 @@ class TransposedLinear(LinearLayer):
 
     def to_matrix(self, name: str, weight: Tensor) -> Tensor:
         """The weight transposed."""
-        return weight.mT
+        return full(weight).mT
 
     def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
         """The matrix transposed."""
