@@ -305,3 +305,16 @@ def test_numbers_can_be_stored_in_fewer_bits(tmp_path, dtype, share, error):
         assert 0 < difference < error
     with pytest.raises(sp.SuperposeError, match=r"dtype=torch\.int4"):
         sp.save(model, small, dtype=torch.int4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int8], ids=str)
+def test_numbers_that_fewer_bits_do_not_reach_stay_as_they_are(tmp_path, dtype):
+    net = nn.Sequential(nn.Linear(6, 6))
+    net.register_buffer("mask", torch.full((6, 6), -1e9).triu(1))
+    net.register_buffer("causal", torch.full((6, 6), -torch.inf).triu(1))
+    model = sp.superpose(net, tasks=2)
+    sp.save(model, tmp_path / "m.safetensors", dtype=dtype)
+    again = sp.load(tmp_path / "m.safetensors", copy.deepcopy(net))
+    torch.testing.assert_close(again.mask, net.mask)
+    assert torch.equal(again.causal, net.causal)
+    assert 0 < (again[0].weight - model[0].weight).abs().max() < 0.01

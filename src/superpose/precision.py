@@ -15,6 +15,8 @@ LARGEST = 127
 def reduced(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """The real numbers of these tensors as `dtype`; vectors stay as they are if that is int8.
 
+    So does a tensor with numbers that `dtype` does not reach, such as a mask with infinity in it.
+
     >>> list(reduced({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, torch.int8))
     ['weight', 'weight:scale', 'bias']
     """
@@ -26,8 +28,9 @@ def reduced(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]
         if not tensor.is_floating_point():
             found[name] = tensor
         elif dtype != torch.int8:
-            found[name] = tensor.to(dtype)
-        elif tensor.ndim < 2:
+            fewer = tensor.to(dtype)
+            found[name] = fewer if torch.equal(fewer.isinf(), tensor.isinf()) else tensor
+        elif tensor.ndim < 2 or not tensor.isfinite().all():
             found[name] = tensor
         else:
             found |= {name: (eight := eight_bits(tensor))[0], name + SCALE: eight[1]}

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
 from superpose.nn.names import joined
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
+
+BASES = "bases"  # where a layer keeps them
 
 
 def is_quantised(tensor: Tensor) -> bool:
@@ -44,6 +46,16 @@ def nbytes(tensor: Tensor) -> int:
     return sum(nbytes(getattr(tensor, name)) for name in names)
 
 
+def is_base(module: nn.Module, name: str) -> bool:
+    """A `filter_fn` for torchao: the bases of linear layers, which it does not find by itself.
+
+    `quantize_(model, Int8WeightOnlyConfig(), filter_fn=sp.nn.is_base)` quantises what all tasks
+    start from, and leaves what they learn in full: the model can be trained on.
+    """
+    weight = module._parameters.get("weight")
+    return name.rpartition(".")[2] == BASES and weight is not None and weight.ndim == 2
+
+
 def check_learning(layers: Iterable[Layer]) -> None:
     """That no layer in training has a bound weight that cannot learn."""
     for layer in layers:
@@ -52,7 +64,7 @@ def check_learning(layers: Iterable[Layer]) -> None:
             if is_quantised(weight):
                 raise SuperposeError(
                     f"{joined(layer.path, name)} is quantised ({type(weight).__name__}) and cannot "
-                    "learn: train the model first and quantise it then, or quantise the base "
-                    "alone, with filter_fn=lambda module, name: name.endswith('bases'); to run it "
-                    "as it is, call model.eval() first"
+                    "learn: train first and quantise then, or quantise the base alone, as "
+                    "quantize_(model, config, filter_fn=sp.nn.is_base) does; to run the model as "
+                    "it is, call model.eval() first"
                 )
