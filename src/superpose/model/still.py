@@ -105,8 +105,8 @@ def still(model: nn.Module) -> Iterator[tuple[np.random.Generator, Callable[[], 
         try:
             for own, name, parameter in zeros:
                 noise = torch.tensor(generator.standard_normal(parameter.shape))
-                kind = {"dtype": parameter.dtype, "device": parameter.device}
-                own[name] = nn.Parameter(noise.to(**kind), requires_grad=False)
+                noise = noise.to(parameter.device, parameter.dtype)
+                own[name] = nn.Parameter(noise, requires_grad=False)
             with torch.random.fork_rng(devices), Still():  # type: ignore[no-untyped-call]
                 yield generator, state.restore
         finally:

@@ -269,7 +269,7 @@ class Superposed(nn.Module):
     @untraced
     def _for_a_pass(self, ids: Ids, inputs: Any, options: Any) -> Selection | Batch:
         """What one pass runs with; a mixed batch that is mapped or grouped is given back."""
-        if torch.is_grad_enabled():
+        if self.training and torch.is_grad_enabled():
             check_learning(layers(self))
         if isinstance(ids, int):
             return self.selection_of(ids)

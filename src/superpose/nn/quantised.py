@@ -19,8 +19,6 @@ from superpose.nn.names import joined
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
 
-BASES = "bases"  # where a layer keeps them
-
 
 def is_quantised(tensor: Tensor) -> bool:
     """Whether it is made of other tensors, whole numbers and scales, and is not sharded."""
@@ -53,7 +51,7 @@ def is_base(module: nn.Module, name: str) -> bool:
     start from, and leaves what they learn in full: the model can be trained on.
     """
     weight = module._parameters.get("weight")
-    return name.rpartition(".")[2] == BASES and weight is not None and weight.ndim == 2
+    return name.rpartition(".")[2] == "bases" and weight is not None and weight.ndim == 2
 
 
 def check_learning(layers: Iterable[Layer]) -> None:
