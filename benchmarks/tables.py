@@ -23,6 +23,7 @@ DOCUMENTS = [
         "README.md",
         "docs/learning.md",
         "docs/models.md",
+        "docs/precision.md",
         "docs/speed.md",
         "docs/storage.md",
     )
@@ -54,6 +55,14 @@ MAIN = (
     "saving, ResNet-18 width 32, 1,000 tasks learned",
     "loading, ResNet-18 width 32, 1,000 tasks learned",
 )
+PRECISION = {
+    "MLP, 256 units": "20 tasks, learned one after the other",
+    "MLP, 256 units, separate": "10 separate networks",
+    "MLP, 256 units, packed": "10 networks, packed",
+    "ResNet-18, width 16": "3 tasks, ResNet-18",
+    "Int8WeightOnlyConfig": "torchao, int8",
+    "Int8DynamicActivationInt8WeightConfig": "torchao, int8, inputs too",
+}
 RECIPE = "hadamard+projection"
 FAMILIES = ["hadamard", "rotation", "phase", "complex", "onepower", "binary", "standard"]
 
@@ -296,6 +305,23 @@ def capacity() -> str:
     return "\n".join(lines)
 
 
+def precision() -> str:
+    """Accuracy and bytes by the bits of the weights: a column for each store."""
+    found = rows("precision/precision")
+    nets = list(dict.fromkeys(row["net"] for row in found))
+    kinds = dict.fromkeys((row["precision"], row.get("group")) for row in found)
+    lines = [
+        f"| weights | {' | '.join(PRECISION[net] for net in nets)} |",
+        "|---" * (1 + len(nets)) + "|",
+    ]
+    for kind, group in kinds:
+        of_kind = [r for r in found if (r["precision"], r.get("group")) == (kind, group)]
+        cells = {r["net"]: f"{r['accuracy']:.1f} % in {r['bytes'] / 1e6:.2f} MB" for r in of_kind}
+        name = PRECISION.get(kind, kind) + (f", a scale for {group} inputs" if group else "")
+        lines.append(f"| {name} | {' | '.join(cells.get(net, '') for net in nets)} |")
+    return "\n".join(lines)
+
+
 def rows(name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((ROOT / f"results/{name}.json").read_text())["rows"]
     return found
@@ -342,6 +368,7 @@ TABLES = {
     "pairing": pairing,
     "lowrank": lowrank,
     "capacity": capacity,
+    "precision": precision,
 }
 
 

@@ -23,6 +23,7 @@ from superpose.nn.custom import DeclaredLayer
 from superpose.nn.names import joined
 from superpose.nn.patterns import FamilyByLayer
 from superpose.nn.private import STATE, Part, is_private, is_sharded
+from superpose.nn.quantised import full, is_quantised
 from superpose.nn.registry import input_dims, told
 from superpose.pack import Packed
 from superpose.pack.methods import stored
@@ -50,7 +51,9 @@ def save(
     `base=False` leaves out the base of a model that has one, for people who have it already: the
     file is loaded into that network, and a digest tells that it is the same one. `dtype` stores the
     numbers in fewer bits, `torch.bfloat16` or `torch.int8` (which has a scale for each output of a
-    weight, and leaves vectors as they are); loaded, they have the types of the network again.
+    weight, and leaves vectors as they are); loaded, they have the types of the network again. Of
+    weights that torchao has quantised, a file has the numbers that they stand for: quantise the
+    model again when it is loaded.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile made of it
     if not isinstance(model, Superposed):
@@ -64,6 +67,7 @@ def save(
     shared = _shared_state(model)
     left_out = [] if base else _base_names(model)
     digest = _digest({name: shared.pop(name) for name in left_out}) if left_out else None
+    shared = {name: full(tensor) for name, tensor in shared.items()}
     wanted = {name: str(t.dtype).removeprefix("torch.") for name, t in tables.items()}
     tensors, same_as = _distinct(shared | tables)
     if any(map(is_sharded, tensors.values())):
@@ -284,7 +288,18 @@ def _base_names(model: Superposed) -> list[str]:
             "base=False: the model has no base that could be left out; superpose(…, base=True), or "
             "pack(…, method='delta')"
         )
-    names = [joined(layer.path, f"bases.{name}") for layer in layers(model) for name in layer.bases]
+    bases = {
+        joined(layer.path, f"bases.{name}"): base
+        for layer in layers(model)
+        for name, base in layer.bases.items()
+    }
+    names = list(bases)
+    rounded = next((name for name, base in bases.items() if is_quantised(base)), None)
+    if rounded is not None:
+        raise SuperposeError(
+            f"base=False: {rounded} is quantised, so it is not the network that others have: save "
+            "the model before it is quantised, or with its base"
+        )
     if isinstance(model, Packed):
         return names
     changes = {joined(layer.path, name) for layer in layers(model) for name in layer.contexts}

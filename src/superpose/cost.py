@@ -23,6 +23,7 @@ from superpose.contexts import (
 )
 from superpose.keys import Key
 from superpose.nn.private import PrivateState
+from superpose.nn.quantised import nbytes
 
 NUMBERS: dict[type[Family], Callable[[Any, int], int]] = {
     Identity: lambda family, m: 0,
@@ -174,7 +175,7 @@ def size(modules: Iterable[nn.Module]) -> Size:
     """The size of what modules keep in their state, tensors that they share counted once."""
     kept = (t for module in modules for t in module.state_dict(keep_vars=True).values())
     tensors = {id(t): t for t in kept if isinstance(t, Tensor)}.values()
-    return Size(sum(map(numbers, tensors)), sum(t.nbytes for t in tensors))
+    return Size(sum(map(numbers, tensors)), sum(map(nbytes, tensors)))
 
 
 def numbers(tensor: Tensor) -> int:

@@ -365,3 +365,29 @@ def test_a_recurrent_layer_learns_its_change():
     assert (model(x, task=0) - net(x)).abs().max() > 1e-2
     assert torch.equal(model(x, task=1), net(x))
     torch.testing.assert_close(sp.unsuperpose(model, 0)(x), model(x, task=0))
+
+
+def test_a_task_whose_weights_were_written_is_begun_by_hand():
+    net = nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
+    model, x = sp.superpose(net, tasks=["a", "b"], base=True), torch.randn(5, 6)
+    with torch.no_grad():
+        model[0].weight += 0.1
+    assert torch.equal(model(x, task="a"), net(x))
+    model.begin("a")
+    assert not torch.equal(model(x, task="a"), net(x))
+    assert torch.equal(model(x, task="b"), net(x))
+
+
+def test_statistics_that_are_skipped_are_refused():
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    with pytest.raises(sp.SuperposeError, match=r"skip: '1' keeps statistics"):
+        sp.superpose(net, base=True, skip=["1"])
+    sp.superpose(net, skip=["1"])
+
+
+def test_small_layers_that_are_frozen_stay_as_they_are():
+    net = nn.Sequential(nn.Linear(6, 80), nn.ReLU(), nn.Linear(80, 3))
+    net[0].requires_grad_(False)
+    model = sp.superpose(net, base=True, min_inputs=64)
+    assert "0.weight" in model.summary().shared
+    assert model.summary().superposed == ["2.weight"]

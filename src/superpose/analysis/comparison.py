@@ -23,6 +23,7 @@ from superpose.errors import SuperposeError
 from superpose.model import Superposed
 from superpose.nn.layer import Layer
 from superpose.nn.patterns import several_families
+from superpose.nn.quantised import full
 from superpose.pack.additive import Additive
 from superpose.pack.calibration import Rows
 from superpose.pack.distil import logits
@@ -227,4 +228,4 @@ def _some_outputs(weight: Weight, net: nn.Module) -> Tensor:
     """Of what a model stores in a weight."""
     base = weight.layer.bases.get(weight.name)
     own = net.get_parameter(weight.plain).detach().double()
-    return sampled_outputs(weight.matrix(own if base is None else own - base.detach()))
+    return sampled_outputs(weight.matrix(own if base is None else own - full(base).detach()))

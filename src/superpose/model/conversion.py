@@ -24,6 +24,7 @@ from superpose.nn.convert import AUTO, Conversion, convert, restore
 from superpose.nn.layer import ROWS, Layer
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.private import PrivateState
+from superpose.nn.quantised import full, is_quantised
 
 S = TypeVar("S", bound=Superposed)
 
@@ -164,6 +165,7 @@ def build(
     assert isinstance(model, kind)
     model.superposition = Superposition(family, seed, names, conversion, size([net]), held=held)
     if conversion.base and kind.starts_from_base:
+        _check_statistics(model)
         bound = (layer for layer in layers(model) if layer.contexts)
         first = min(bound, key=lambda layer: layer.path)
         first.add(next(iter(first.contexts)), BEGUN)
@@ -194,7 +196,8 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
             _assign(layer, reading[layer.path])
         elif model.starts_from_base:
             for name, base in layer.bases.items():  # themselves, because they may be tied
-                setattr(layer, name, base.requires_grad_())
+                own = nn.Parameter(full(base)) if is_quantised(base) else base
+                setattr(layer, name, own.requires_grad_())
         else:
             _assign(layer, stored.in_all())
         layer.unsuperpose()
@@ -211,9 +214,20 @@ def _assign(layer: Layer, values: dict[str, Tensor]) -> None:
         own = getattr(layer, name)
         value = value.detach().clone()
         if own is None or isinstance(own, nn.Parameter):  # a layer without a bias may need one now
-            setattr(layer, name, nn.Parameter(value, own is None or own.requires_grad))
+            learns = own is None or own.requires_grad or is_quantised(own)
+            setattr(layer, name, nn.Parameter(value, learns))
         else:
             own.copy_(value)
+
+
+def _check_statistics(model: nn.Module) -> None:
+    """That nothing that all tasks share, and start from, changes when one of them learns."""
+    for name, module in model.named_modules():
+        if getattr(module, "running_mean", None) is not None and not isinstance(module, Layer):
+            raise SuperposeError(
+                f"skip: {name!r} keeps statistics, which every task would change in the base of "
+                "all: leave it out of skip, so that each task has its own"
+            )
 
 
 def _frozen(net: nn.Module) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.convert import AUTO, WAYS
 from superpose.nn.layer import Layer
 from superpose.nn.private import STATISTICS
+from superpose.nn.quantised import is_quantised
 from superpose.nn.selection import Selected, Selection
 
 if TYPE_CHECKING:
@@ -324,6 +325,8 @@ def _rounding(model: Superposed, batch: Batch) -> float:
     """How much of a value is rounding: by the least precise numbers in the network."""
     tensors = (*model.parameters(), *model.buffers(), *batch.tensors)
     kinds = {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
+    if any(map(is_quantised, tensors)):  # its inputs may be rounded to eight bits
+        kinds.add(torch.bfloat16)
     for device in {t.device.type for t in tensors} - {"meta"}:
         if torch.is_autocast_enabled(device):
             kinds.add(torch.get_autocast_dtype(device))

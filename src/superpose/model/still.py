@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from superpose.nn.private import modules
+from superpose.nn.quantised import full
 
 DRAWS = {
     "aten::bernoulli": 1.0, "aten::bernoulli_": 1.0, "aten::uniform_": 0.5, "aten::normal_": 0.0,
@@ -99,13 +100,14 @@ def still(model: nn.Module) -> Iterator[tuple[np.random.Generator, Callable[[], 
             (module._parameters, name, parameter)
             for module in modules(model)
             for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
-            if parameter.numel() and not parameter.is_meta and not parameter.any()
+            if parameter.numel() and not parameter.is_meta and not full(parameter).any()
         ]
         try:
             for own, name, parameter in zeros:
                 inputs = parameter.numel() // len(parameter) if parameter.ndim > 1 else 1
                 noise = torch.tensor(generator.standard_normal(parameter.shape)) / inputs**0.5
-                own[name] = nn.Parameter(noise.to(parameter), requires_grad=False)
+                noise = noise.to(parameter.device, parameter.dtype)
+                own[name] = nn.Parameter(noise, requires_grad=False)
             with torch.random.fork_rng(devices), Still():  # type: ignore[no-untyped-call]
                 yield generator, state.restore
         finally:

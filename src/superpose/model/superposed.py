@@ -26,6 +26,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
 from superpose.nn.private import RANK, STATE, Kept, PrivateState, by_row, is_private, modules
+from superpose.nn.quantised import check_learning
 from superpose.nn.selection import (
     NotDirect,
     Selected,
@@ -110,6 +111,14 @@ class Superposed(nn.Module):
         names[label] = number
         private_state(self).add([number])
         return label
+
+    def begin(self, task: Name) -> None:
+        """Say that a task has begun to learn, so that it is no longer its base.
+
+        It says so itself, with the first gradient that comes back through `backward()`, or when its
+        private tensors change. Only who writes to the weights by other means has to say it.
+        """
+        private_state(self).begin([self.superposition.number(task)])
 
     def remove_task(self, task: Name) -> None:
         """Forget a task: its name and its private parameters. The shared weights stay as they are.
@@ -269,6 +278,8 @@ class Superposed(nn.Module):
     @untraced
     def _for_a_pass(self, ids: Ids, inputs: Any, options: Any) -> Selection | Batch:
         """What one pass runs with; a mixed batch that is mapped or grouped is given back."""
+        if self.training and torch.is_grad_enabled():
+            check_learning(layers(self))
         if isinstance(ids, int):
             return self.selection_of(ids)
         batch, each = self._batch(ids, inputs, options)

@@ -30,6 +30,7 @@ from superpose.nn.norm import (
     RMSNorm,
     SyncBatchNorm,
 )
+from superpose.nn.quantised import is_base
 from superpose.nn.recurrent import GRU, LSTM, RNN
 from superpose.nn.registry import register
 from superpose.nn.selection import Selection
@@ -64,5 +65,6 @@ __all__ = [
     "Split",
     "SplitReLU",
     "SyncBatchNorm",
+    "is_base",
     "register",
 ]

@@ -10,6 +10,7 @@ from superpose import functional
 from superpose.contexts import Context
 from superpose.nn.additions import UP
 from superpose.nn.layer import ROWS, Layer, opened, standalone, unmoved
+from superpose.nn.quantised import full
 from superpose.nn.reading import of_active_task
 from superpose.nn.selection import Selected, TaskIds
 
@@ -76,7 +77,7 @@ class ConvLayer(Layer):
     def superposed(self, x: Tensor, task: TaskIds | None, size: Size = None) -> Tensor:
         """(W C(k)) ∗ x + b; `size` is that of a transposed convolution's output."""
         selected, rows = self.selected(task)
-        weight = selected.private.get("weight", self.stored("weight"))
+        weight = full(selected.private.get("weight", self.stored("weight")))
         bias = selected.private.get("bias", self.stored("bias"))
         context = selected.contexts.get("weight")
         x = functional.complex_like(x, weight)
@@ -113,7 +114,7 @@ class ConvLayer(Layer):
             own = weight if context is None else self.bound_weight(selected, "weight", rows)
             return self.convolve_each(x, own, rows, size)
         y = opened(y, selected.closed)
-        return y if base is None else y + self.convolve(x, base, None, self.groups, size)
+        return y if base is None else y + self.convolve(x, full(base), None, self.groups, size)
 
     def convolve_each(self, x: Tensor, weight: Tensor, rows: int, size: Size) -> Tensor:
         """Each row with a kernel of its own, (rows, *W.shape), as one grouped convolution."""

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from torch import nn
@@ -241,8 +242,7 @@ def _become(
         module.input_dims = input_dims(name, module) or {}
     chosen = families.of(name) if kind.binds_weights and not entire else None
     binding = Binding(conversion.base, conversion.frozen, conversion.centre, conversion.rank)
-    inputs = _inputs_bound(module) if chosen is not None else conversion.min_inputs
-    if inputs < conversion.min_inputs:
+    if chosen is not None and _inputs_bound(module, name, binding) < conversion.min_inputs:
         chosen, entire = None, True
     module.superpose(plain, name, chosen, seed, batch_dim, binding)
     module.make_private(_tasks_own(module, conversion, entire))
@@ -254,9 +254,10 @@ def _become(
         module.unsuperpose()
 
 
-def _inputs_bound(layer: Layer) -> int:
-    """The fewest inputs that one of its weights binds, of each group by itself."""
-    return min((inputs for inputs, _ in layer.bound().values()), default=0)
+def _inputs_bound(layer: Layer, path: str, binding: Binding) -> float:
+    """The fewest inputs that one of its weights would bind, of each group by itself."""
+    learns = (n for own, (n, _) in layer.bound().items() if joined(path, own) not in binding.frozen)
+    return min(learns, default=inf)
 
 
 def _tasks_own(layer: Layer, conversion: Conversion, entire: bool) -> list[str]:

@@ -18,6 +18,7 @@ from superpose.nn.additions import CONTEXT, DOWN, MEAN, SEEN, UP, added_to
 from superpose.nn.names import joined
 from superpose.nn.pairing import Pairing
 from superpose.nn.private import STATE, Part, PrivateState, by_row
+from superpose.nn.quantised import full
 from superpose.nn.selection import (
     NotDirect,
     Selected,
@@ -109,7 +110,7 @@ class Layer(nn.Module):
 
     def in_all(self) -> dict[str, Tensor]:
         """The weights that have a base, as they stand: W₀ + W."""
-        return {name: base + self.stored(name) for name, base in self.bases.items()}
+        return {name: full(base) + full(self.stored(name)) for name, base in self.bases.items()}
 
     def plain_tensors(self, selected: Selected) -> dict[str, Tensor]:
         """The same for what is selected."""
@@ -152,7 +153,7 @@ class Layer(nn.Module):
         """W₀ + W C(k) + B A, as far as it has them; with rows, one for each, (rows, *W.shape)."""
         own = self.from_matrix(name, self.bound_matrix(selected, name, rows))
         base = self.bases.get(name)
-        return own if base is None else base + own
+        return own if base is None else full(base) + own
 
     def bound_matrix(self, selected: Selected, name: str, rows: int | None = None) -> Tensor:
         """W C(k) + B A as `to_matrix` has it."""
@@ -162,7 +163,7 @@ class Layer(nn.Module):
 
     def bind_weight(self, selected: Selected, name: str, rows: int | None = None) -> Tensor:
         """W C(k), less the mean of each of its rows if it is the rows that are centred."""
-        weight = selected.private.get(name, self.stored(name))
+        weight = full(selected.private.get(name, self.stored(name)))
         matrix, context = self.to_matrix(name, weight), selected.contexts[name]
         if rows is None:
             bound = self.grouped(name, context).bind_weight(matrix)
@@ -187,7 +188,7 @@ class Layer(nn.Module):
     def mean_response(self, selected: Selected, name: str, rows: int | None) -> Tensor:
         """W C(k) μ (outputs,), or of each row's task (rows, outputs)."""
         mean, context = self.mean_inputs(selected.means[name]), selected.contexts[name]
-        matrix = self.to_matrix(name, self.stored(name))
+        matrix = self.to_matrix(name, full(self.stored(name)))
         if self.contexts[name].groups == 1:
             return self.summed(context.bind(mean) @ matrix.mT)
         if rows is not None:  # each group of each row
@@ -235,7 +236,8 @@ class Layer(nn.Module):
         """The weights stay where they are as a base; the change from them starts at zero."""
         own = {name: self.stored(name) for name in self.contexts}
         for name, weight in own.items():
-            setattr(self, name, nn.Parameter(torch.zeros_like(weight)))
+            zeros = torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device)
+            setattr(self, name, nn.Parameter(zeros))
         self.bases = nn.ParameterDict(own)
 
     def add(self, weight: str, *endings: str) -> None:
@@ -293,8 +295,7 @@ class Layer(nn.Module):
         added = added_to(self, name)
         if added is not None:
             return additions.start(self, *added)
-        own: Tensor = self.stored(name)
-        return own
+        return full(self.stored(name))
 
     def drawn_numbers(self, name: str, task: int) -> Tensor | None:
         """What a learned context started from, by the name of its change; None for other names."""
@@ -319,7 +320,7 @@ class Layer(nn.Module):
         means = {n: own[n + MEAN].clone() for n in self.contexts if n + MEAN in own}
         if self.pairing is not None:
             for name in self.contexts:
-                weights = [self.slot(task).stored(name) for task in tasks.unique]
+                weights = [full(self.slot(task).stored(name)) for task in tasks.unique]
                 private[name] = by_row(weights, tasks.row)
         return Selected(contexts, private, means)
 
@@ -384,7 +385,7 @@ class Layer(nn.Module):
         context, base = selected.contexts.get(name), self.bases.get(name)
 
         def some(matrix: Tensor) -> Tensor:
-            return matrix if outputs is None else matrix[..., outputs, :]
+            return matrix if outputs is None else full(matrix)[..., outputs, :]
 
         if context is None:
             return self.multiply(x, some(weight), rows)
@@ -399,7 +400,12 @@ class Layer(nn.Module):
         up, down = (selected.private.get(name + ending) for ending in (UP, DOWN))
         if up is not None and down is not None:
             y = y + self.multiply(self.multiply(x, down, rows), some(up), rows)
-        return y if base is None else y + F.linear(x, some(self.to_matrix(name, base)))
+        return y if base is None else y + F.linear(x, some(self.base_matrix(name)))
+
+    def base_matrix(self, name: str) -> Tensor:
+        """W₀ for a product; in full in training, as a quantised one may round x: no gradient."""
+        base = self.bases[name]
+        return self.to_matrix(name, full(base) if self.training else base)
 
     def centred(self, selected: Selected, name: str, x: Tensor, rows: int | None = None) -> Tensor:
         """x less the task's mean of it, or less the mean of each of its rows; x (…, M)."""

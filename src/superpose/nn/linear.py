@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from superpose import functional
 from superpose.nn.additions import DOWN, UP
 from superpose.nn.layer import Layer, MatrixLayout, opened, standalone, unmoved
+from superpose.nn.quantised import full, is_quantised
 from superpose.nn.reading import of_active_task
 from superpose.nn.selection import NotDirect, Selected, TaskIds
 
@@ -54,12 +55,14 @@ class LinearLayer(Layer):
         if "weight" + UP in selected.private:
             down, up = (selected.private["weight" + ending] for ending in (DOWN, UP))
             y = y + F.linear(F.linear(x, down), up)
-        return y if base is None else y + F.linear(x, self.to_matrix("weight", base), bias)
+        return y if base is None else y + F.linear(x, self.base_matrix("weight"), bias)
 
     def _has_many_rows(self, x: Tensor) -> bool:
         """Whether W₀ + W C(k) as one weight is less work than a product for each of the two."""
         if "weight" in self.guides:  # which is for the inputs that are bound
             return False
+        if is_quantised(self.stored("weight")) or is_quantised(self.bases["weight"]):
+            return False  # what is quantised has products of its own
         effort = self.contexts["weight"].family.effort
         return x.numel() * MANY_ROWS >= self.stored("weight").numel() * effort
 
@@ -87,7 +90,7 @@ class TransposedLinear(LinearLayer):
 
     def to_matrix(self, name: str, weight: Tensor) -> Tensor:
         """The weight transposed."""
-        return weight.mT
+        return full(weight).mT
 
     def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
         """The matrix transposed."""

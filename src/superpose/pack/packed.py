@@ -12,6 +12,7 @@ from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, layers, unsuperpose
 from superpose.nn.additions import added_to
 from superpose.nn.names import joined
+from superpose.nn.quantised import is_quantised
 from superpose.pack.methods import PackingMethod, PackingOptions
 from superpose.pack.sources import Source, checked, opened, shape_of
 
@@ -78,6 +79,11 @@ class Packed(Superposed):
 
     def _fitting(self, name: Name, model: Source) -> nn.Module:
         """The model, if it fits beside those that are stored."""
+        if any(map(is_quantised, self.parameters())):
+            raise SuperposeError(
+                f"model {name!r}: the weights are quantised, and another model changes all of "
+                "them: load the packed model in full, change it, and quantise it then"
+            )
         net = opened(name, model)
         own = unsuperpose(self).state_dict()
         state = checked(name, net, {key: shape_of(t) for key, t in own.items()})

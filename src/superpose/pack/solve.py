@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from superpose.model import Superposed
 from superpose.nn.names import joined
+from superpose.nn.quantised import full
 from superpose.pack.calibration import Rows, check_calibration, noise
 from superpose.pack.distil import finetune
 from superpose.pack.inputs import (
@@ -139,7 +140,7 @@ def observe(
     """Run a model's inputs through it as it was, and as it is with the weights read out so far."""
     own = weight.matrix(net.get_parameter(weight.plain).detach())
     base = weight.layer.bases.get(weight.name)
-    common = None if base is None else weight.matrix(base.detach())
+    common = None if base is None else weight.matrix(full(base).detach())
     bias = bias_name(weight)
     offset = None
     if bias is not None:
