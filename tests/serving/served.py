@@ -1,4 +1,4 @@
-"""A small model behind a server on loopback, and a client that knows nothing of the server's code."""
+"""A small model behind a server on loopback, and a client that knows only the protocol."""
 
 import http.client
 import json

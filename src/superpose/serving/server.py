@@ -73,7 +73,10 @@ class Server:
     def run(self, started: Callable[[], None] = lambda: None) -> None:
         """Serve until told to stop; `started` is called when requests are answered."""
         self._uvicorn.when_started = started
-        self._uvicorn.run(sockets=[self._socket])
+        with self._socket:
+            self._uvicorn.run(sockets=[self._socket])
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self) -> None:
         """Take no more requests, and end those that were accepted."""
@@ -84,6 +87,7 @@ class Server:
         self._thread.start()
         self._started.wait()
         if self._failure is not None:
+            self._thread.join()
             raise self._failure
         return self
 
@@ -107,7 +111,11 @@ class Server:
         rpc = None
         if self.grpc_port is not None:
             rpc = Rpc(self.service, self._tokens)
-            self.grpc_port = await rpc.start(self._host, self.grpc_port)
+            try:
+                self.grpc_port = await rpc.start(self._host, self.grpc_port)
+            except SuperposeError as error:  # told by `run`; uvicorn would print where it was
+                self._failure = error
+                self.stop()
         beside = [asyncio.create_task(self.service.tell_every_second())]
         if self._watch:
             beside.append(asyncio.create_task(self._look()))
