@@ -1,10 +1,9 @@
-"""The Open Inference Protocol v2 over HTTP: JSON, and the binary tensor extension."""
+"""The Open Inference Protocol v2 over HTTP: paths, tokens, limits, clients that go away."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from importlib.resources import files
 from typing import Any
@@ -16,15 +15,26 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from torch import Tensor
 
+from superpose.serving.http_body import (
+    HEADER,
+    answered,
+    inputs_of,
+    json_object,
+    objects,
+    parameters_of,
+    split,
+    text_of,
+)
 from superpose.serving.openapi import description
 from superpose.serving.request_error import RequestError
 from superpose.serving.service import Answer, Service
-from superpose.serving.tensors import NAMES, from_bytes, from_list, to_bytes, to_list
 from superpose.serving.tokens import Tokens
 
-HEADER = "inference-header-content-length"
+POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'"
+)
 Handler = Callable[[Request], Awaitable[Response]]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
@@ -105,7 +115,7 @@ class Rest:
 
     async def index(self, request: Request) -> Response:
         """All names and their states."""
-        asked = _json_object(await self._body(request) or b"{}")
+        asked = json_object(await self._body(request) or b"{}")
         return JSONResponse(self.service.index(asked.get("ready") is True))
 
     async def load(self, request: Request) -> Response:
@@ -133,9 +143,9 @@ class Rest:
     async def page(self, request: Request) -> Response:
         """The page; what it shows it asks for with the visitor's token."""
         text = files("superpose.serving").joinpath("page.html").read_text(encoding="utf-8")
-        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-        safe = {"content-security-policy": policy + "connect-src 'self'; frame-ancestors 'none'"}
-        return Response(text, media_type="text/html; charset=utf-8", headers=safe)
+        return Response(
+            text, media_type="text/html; charset=utf-8", headers={"content-security-policy": POLICY}
+        )
 
     async def infer(self, request: Request) -> Response:
         """Run a request, unless its client goes away."""
@@ -143,11 +153,11 @@ class Rest:
         body = await self._body(request)
         self._bodies += len(body)
         try:
-            asked, blob = _split(body, request.headers.get(HEADER))
-            inputs = _inputs(asked, blob)
-            wanted = _objects(asked, "outputs")
-            names = [_text(output, "name", "an output") for output in wanted]
-            parameters = _parameters(asked)
+            asked, blob = split(body, request.headers.get(HEADER))
+            inputs = inputs_of(asked, blob)
+            wanted = objects(asked, "outputs")
+            names = [text_of(output, "name", "an output") for output in wanted]
+            parameters = parameters_of(asked)
             answer = await _unless_gone(
                 request,
                 self.service.infer(
@@ -157,7 +167,7 @@ class Rest:
         finally:
             self._bodies -= len(body)
         raw = {
-            _text(output, "name", "an output"): _parameters(output).get("binary_data")
+            text_of(output, "name", "an output"): parameters_of(output).get("binary_data")
             for output in wanted
         }
         default = parameters.get("binary_data_output") is True
@@ -166,12 +176,12 @@ class Rest:
             for output in answer.outputs
             if raw.get(output) is True or (default and raw.get(output) is not False)
         }
-        return _answered(name, asked.get("id"), answer, binary)
+        return answered(name, asked.get("id"), answer, binary)
 
     async def _change(self, verb: str, request: Request) -> Response:
         name, _ = _named(request)
-        asked = _json_object(await self._body(request) or b"{}")
-        await self.service.change(verb, name, _parameters(asked))
+        asked = json_object(await self._body(request) or b"{}")
+        await self.service.change(verb, name, parameters_of(asked))
         return JSONResponse({"name": name})
 
     async def _body(self, request: Request) -> bytes:
@@ -265,114 +275,6 @@ async def _unless_gone(request: Request, work: Awaitable[Answer]) -> Answer:
 def _named(request: Request) -> tuple[str, str]:
     parameters = request.path_params
     return unquote(parameters.get("name", "")), unquote(parameters.get("version", ""))
-
-
-def _split(body: bytes, told: str | None) -> tuple[dict[str, Any], memoryview]:
-    """The JSON part of a body, and the bytes after it."""
-    if told is None:
-        return _json_object(body), memoryview(b"")
-    if not told.isdecimal() or int(told) > len(body):
-        raise RequestError(
-            400, f"Inference-Header-Content-Length: {told[:40]!r} of {len(body)} bytes"
-        )
-    return _json_object(body[: int(told)]), memoryview(body)[int(told) :]
-
-
-def _json_object(text: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(400, f"the body is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise RequestError(400, "the body is not a JSON object")
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON; send binary data")
-
-
-def _inputs(asked: Mapping[str, Any], blob: memoryview) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    start = 0
-    for given in _objects(asked, "inputs"):
-        name = _text(given, "name", "an input")
-        if name in tensors:
-            raise RequestError(400, f"input {name!r} is there twice")
-        size = _parameters(given).get("binary_data_size")
-        if size is None:
-            tensors[name] = from_list(
-                name, given.get("datatype"), given.get("shape"), given.get("data")
-            )
-            continue
-        if type(size) is not int or not 0 <= size <= len(blob) - start:
-            raise RequestError(
-                400, f"input {name!r}: binary_data_size is not a size of what was sent"
-            )
-        part = blob[start : start + size]
-        tensors[name] = from_bytes(name, given.get("datatype"), given.get("shape"), part)
-        start += size
-    if start < len(blob):
-        raise RequestError(400, f"{len(blob) - start} bytes after the last input belong to none")
-    return tensors
-
-
-def _objects(asked: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    found = asked.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise RequestError(400, f"{key} is not a list of objects")
-    return found
-
-
-def _text(given: Mapping[str, Any], key: str, of: str) -> str:
-    found = given.get(key)
-    if not isinstance(found, str):
-        raise RequestError(400, f"{key} of {of} is not a text")
-    return found
-
-
-def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    found = given.get("parameters", {})
-    if not isinstance(found, dict):
-        raise RequestError(400, "parameters is not an object")
-    return found
-
-
-def _answered(name: str, told: Any, answer: Answer, binary: set[str]) -> Response:
-    outputs, parts = [], []
-    for output, tensor in answer.outputs.items():
-        described: dict[str, Any] = {
-            "name": output,
-            "datatype": NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-        }
-        if output in binary:
-            parts.append(to_bytes(tensor))
-            described["parameters"] = {"binary_data_size": len(parts[-1])}
-        else:
-            described["data"] = to_list(tensor)
-        outputs.append(described)
-    head: dict[str, Any] = {
-        "model_name": name,
-        "model_version": answer.version,
-        "parameters": {"task": answer.task},
-        "outputs": outputs,
-    }
-    if isinstance(told, str) and told:
-        head["id"] = told
-    try:
-        text = json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError as error:
-        raise RequestError(
-            422, "the answer holds NaN or infinity, which JSON has not: ask for binary_data"
-        ) from error
-    if not parts:
-        return Response(text, media_type="application/json")
-    return Response(
-        b"".join([text, *parts]),
-        media_type="application/octet-stream",
-        headers={HEADER: str(len(text))},
-    )
 
 
 def _error(refusal: RequestError) -> Response:
