@@ -1,6 +1,8 @@
 import pytest
 from serving.served import saved, service_of, serving
 
+collect_ignore = ["clients"]  # they run in environments of their own
+
 
 @pytest.fixture
 def many(tmp_path):

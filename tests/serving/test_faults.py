@@ -228,12 +228,13 @@ def test_metrics_have_bounded_labels(server, x):
     for number in range(5):
         infer(server, f"unknown {number}", x)
     infer(server, "cats", x[:, :3])
+    call(server, "POST", PATH, b"{")
     text = call(server, "GET", "/metrics").content.decode()
     assert 'superpose_requests_total{task="cats"} 2.0' in text
     assert 'superpose_rows_total{task="dogs"} 2.0' in text
     assert 'superpose_requests_total{task="_other"} 2.0' in text
     assert 'superpose_errors_total{status="404",task="_none"} 5.0' in text
-    assert 'superpose_errors_total{status="400",task="cats"} 1.0' in text
+    assert 'superpose_errors_total{status="400",task="cats"} 2.0' in text
     assert 'superpose_latency_seconds_count{task="cats"} 2.0' in text
     assert "superpose_batch_rows_count 5.0" in text
     assert "superpose_queue_rows 0.0" in text

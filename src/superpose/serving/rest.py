@@ -150,32 +150,28 @@ class Rest:
     async def infer(self, request: Request) -> Response:
         """Run a request, unless its client goes away."""
         name, version = _named(request)
-        body = await self._body(request)
-        self._bodies += len(body)
+        size = 0
         try:
-            asked, blob = split(body, request.headers.get(HEADER))
-            inputs = inputs_of(asked, blob)
-            wanted = objects(asked, "outputs")
-            names = [text_of(output, "name", "an output") for output in wanted]
-            parameters = parameters_of(asked)
-            answer = await _unless_gone(
-                request,
-                self.service.infer(
-                    name, inputs, version=version, parameters=parameters, outputs=names
-                ),
+            with self.service.counting(name):
+                body = await self._body(request)
+                size = len(body)
+                self._bodies += size
+                asked, blob = split(body, request.headers.get(HEADER))
+                inputs = inputs_of(asked, blob)
+                parameters = parameters_of(asked)
+                default = parameters.get("binary_data_output", False)
+                forms = {
+                    text_of(output, "name", "an output"): parameters_of(output).get("binary_data")
+                    for output in objects(asked, "outputs")
+                }
+            work = self.service.infer(
+                name, inputs, version=version, parameters=parameters, outputs=list(forms)
             )
+            answer = await _unless_gone(request, work)
         finally:
-            self._bodies -= len(body)
-        raw = {
-            text_of(output, "name", "an output"): parameters_of(output).get("binary_data")
-            for output in wanted
-        }
-        default = parameters.get("binary_data_output") is True
-        binary = {
-            output
-            for output in answer.outputs
-            if raw.get(output) is True or (default and raw.get(output) is not False)
-        }
+            self._bodies -= size
+        forms = {one: default if forms.get(one) is None else forms[one] for one in answer.outputs}
+        binary = {one for one, form in forms.items() if form is True}
         return answered(name, asked.get("id"), answer, binary)
 
     async def _change(self, verb: str, request: Request) -> Response:

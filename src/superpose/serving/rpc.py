@@ -122,9 +122,11 @@ class Rpc:
 
     async def infer(self, asked: Any) -> Any:
         """Run a request; if its client goes away the call is cancelled."""
+        with self.service.counting(asked.model_name):
+            inputs = _inputs(asked)
         answer = await self.service.infer(
             asked.model_name,
-            _inputs(asked),
+            inputs,
             version=asked.model_version,
             parameters=_values(asked.parameters),
             outputs=[output.name for output in asked.outputs],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from time import perf_counter_ns, time
@@ -122,6 +123,16 @@ class Service:
             serving.name,
             found[0] if len(set(found)) == 1 else json.dumps(found),
         )
+
+    @contextmanager
+    def counting(self, name: str) -> Iterator[None]:
+        """Count a request that is refused while it is read."""
+        began = perf_counter_ns()
+        try:
+            yield
+        except RequestError as refusal:
+            self._failed(name, refusal.status, began)
+            raise
 
     def server_metadata(self) -> dict[str, Any]:
         """Name, version and extensions."""
