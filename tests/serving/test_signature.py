@@ -10,7 +10,7 @@ import superpose as sp
 from superpose.errors import SuperposeError
 from superpose.serving import Options, TensorSpec, Version
 from superpose.serving.request_error import RequestError
-from superpose.serving.tensors import DATATYPES, from_bytes, from_list, to_bytes, to_list
+from superpose.serving.tensors import DATATYPES, TensorData, from_bytes, from_list
 
 
 def specs(*words):
@@ -129,6 +129,10 @@ def test_an_output_without_rows_is_not_served():
         version(Rowless(), "x=FP32[4]")
 
 
+def sent(inputs):
+    return {name: TensorData.of(tensor) for name, tensor in inputs.items()}
+
+
 def texts(*lengths):
     generator = torch.Generator().manual_seed(0)
     made = []
@@ -141,20 +145,21 @@ def texts(*lengths):
 def test_texts_of_different_lengths_are_padded_and_cut():
     made = reader(pad={"ids": 0, "mask": 0})
     given = texts(3, 7, 5)
-    works = [made.rows_of(task, x, 64)[0] for task, x in zip("aba", given, strict=True)]
+    works = [made.rows_of(task, sent(x), 64)[0] for task, x in zip("aba", given, strict=True)]
     assert len({work.kind for work in works}) == 1
     results = made.run(works)
     for task, x, result in zip("aba", given, results, strict=True):
         alone = made.model(**x, task=task)
         for name in ("label", "words"):
-            torch.testing.assert_close(result.outputs[name], alone[name], atol=1e-5, rtol=1e-5)
+            found = result.outputs[name].tensor()
+            torch.testing.assert_close(found, alone[name], atol=1e-5, rtol=1e-5)
         assert result.batch_rows == 3
         assert result.tasks == [task]
 
 
 def test_without_padding_only_equal_lengths_share_a_batch():
     made = reader()
-    kinds = [made.rows_of("a", x, 64)[0].kind for x in texts(3, 7, 3)]
+    kinds = [made.rows_of("a", sent(x), 64)[0].kind for x in texts(3, 7, 3)]
     assert kinds[0] == kinds[2] != kinds[1]
 
 
@@ -167,7 +172,7 @@ def test_sizes_that_do_not_fit():
         ({"ids": torch.zeros(1, 5)}, "is FP32, and the network takes INT64"),
     ):
         with pytest.raises(RequestError, match=message) as refused:
-            made.rows_of("a", texts(5)[0] | wrong, 64)
+            made.rows_of("a", sent(texts(5)[0] | wrong), 64)
         assert refused.value.status == 400
 
 
@@ -175,8 +180,8 @@ def test_tasks_that_are_numbers():
     made = version(torch.nn.Linear(4, 2), tasks=range(3))
     assert list(made.tasks) == ["0", "1", "2"]
     x = torch.randn(2, 4)
-    result = made.run(made.rows_of("2", {"input": x}, 64))[0]
-    torch.testing.assert_close(result.outputs["output"], made.model(x, task=2))
+    result = made.run(made.rows_of("2", sent({"input": x}), 64))[0]
+    torch.testing.assert_close(result.outputs["output"].tensor(), made.model(x, task=2))
 
 
 def test_padded_texts_over_http(tmp_path):
@@ -217,17 +222,35 @@ def test_padded_texts_over_http(tmp_path):
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_tensors_come_back_as_they_were(datatype):
-    dtype = DATATYPES[datatype]
-    tensor = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)
-    assert torch.equal(from_bytes("x", datatype, [2, 3], to_bytes(tensor)), tensor)
-    assert torch.equal(from_bytes("x", datatype, [3, 2], to_bytes(tensor.T)), tensor.T)
-    assert torch.equal(from_list("x", datatype, [2, 3], to_list(tensor)), tensor)
-    assert torch.equal(from_list("x", datatype, [2, 3], tensor.tolist()), tensor)
+    tensor = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(DATATYPES[datatype])
+    for one in (tensor, tensor.T):
+        shape, data = list(one.shape), TensorData.of(one)
+        for found in (
+            from_bytes("x", datatype, shape, data.to_bytes()),
+            from_list("x", datatype, shape, data.to_list()),
+            from_list("x", datatype, shape, one.tolist()),
+        ):
+            assert found.datatype == datatype
+            assert torch.equal(found.tensor(), one)
+
+
+def test_bf16_is_rounded_as_pytorch_does():
+    numbers = [0.1, -3.14159, 1e-30, 65504.0]
+    found = from_list("x", "BF16", [4], numbers)
+    assert torch.equal(found.tensor(), torch.tensor(numbers, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize(
     ("datatype", "data"),
-    [("INT8", [128]), ("UINT8", [-1]), ("INT64", [2**63]), ("INT32", [1.0]), ("BOOL", [1])],
+    [
+        ("INT8", [128]),
+        ("BF16", [1e39]),
+        ("FP16", [1e6]),
+        ("UINT8", [-1]),
+        ("INT64", [2**63]),
+        ("INT32", [1.0]),
+        ("BOOL", [1]),
+    ],
 )
 def test_numbers_that_do_not_fit_their_type(datatype, data):
     with pytest.raises(RequestError, match="does not fit"):
@@ -235,7 +258,7 @@ def test_numbers_that_do_not_fit_their_type(datatype, data):
 
 
 def test_numbers_that_only_bytes_can_carry():
-    raw = to_bytes(torch.tensor([math.nan, math.inf]))
-    assert from_bytes("x", "FP32", [2], raw).isfinite().tolist() == [False, False]
+    raw = TensorData.of(torch.tensor([math.nan, math.inf])).to_bytes()
+    assert from_bytes("x", "FP32", [2], raw).tensor().isfinite().tolist() == [False, False]
     with pytest.raises(RequestError, match="a byte of BOOL is 0 or 1"):
         from_bytes("x", "BOOL", [1], b"\x02")

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
-from torch import Tensor
 
 from superpose.serving.request_error import RequestError
 from superpose.serving.service import Answer
-from superpose.serving.tensors import NAMES, from_bytes, from_list, to_bytes, to_list
+from superpose.serving.tensors import TensorData, from_bytes, from_list
 
 HEADER = "inference-header-content-length"
 
@@ -42,9 +41,9 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON; send binary data")
 
 
-def inputs_of(asked: Mapping[str, Any], blob: memoryview) -> dict[str, Tensor]:
+def inputs_of(asked: Mapping[str, Any], blob: memoryview) -> dict[str, TensorData]:
     """The tensors of a request, by name: of lists, or of the bytes in the order of the inputs."""
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorData] = {}
     start = 0
     for given in objects(asked, "inputs"):
         name = text_of(given, "name", "an input")
@@ -98,14 +97,14 @@ def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> Response
     for output, tensor in answer.outputs.items():
         described: dict[str, Any] = {
             "name": output,
-            "datatype": NAMES[tensor.dtype],
+            "datatype": tensor.datatype,
             "shape": list(tensor.shape),
         }
         if output in binary:
-            parts.append(to_bytes(tensor))
+            parts.append(tensor.to_bytes())
             described["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            described["data"] = to_list(tensor)
+            described["data"] = tensor.to_list()
         outputs.append(described)
     head: dict[str, Any] = {
         "model_name": name,

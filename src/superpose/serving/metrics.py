@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 LATENCIES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)  # seconds
@@ -15,7 +17,8 @@ class Metrics:
 
     def __init__(self, most_tasks: int = 200) -> None:
         self.most_tasks = most_tasks
-        self._labels: dict[str, str] = {}
+        self._labels: set[str] = set()
+        self._children: dict[str, Any] = {}
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "superpose_requests", "Requests that were answered.", ["task"], registry=registry
@@ -43,10 +46,10 @@ class Metrics:
 
     def succeeded(self, task: str, rows: int, seconds: float) -> None:
         """Count a request that was answered."""
-        label = self._label(task)
-        self._requests.labels(label).inc()
-        self._rows.labels(label).inc(rows)
-        self._latency.labels(label).observe(seconds)
+        requests, counted, latency = self._of(self._label(task))
+        requests.inc()
+        counted.inc(rows)
+        latency.observe(seconds)
 
     def failed(self, task: str | None, status: int) -> None:
         """Count a request that was refused; the task is none if there is no such task."""
@@ -64,9 +67,16 @@ class Metrics:
         """What a scrape is given."""
         return generate_latest(self._registry)
 
+    def _of(self, label: str) -> tuple[Counter, Counter, Histogram]:
+        found = self._children.get(label)
+        if found is None:
+            several = (self._requests, self._rows, self._latency)
+            found = self._children[label] = tuple(one.labels(label) for one in several)
+        return found
+
     def _label(self, task: str) -> str:
         if task not in self._labels:
             if len(self._labels) >= self.most_tasks:
                 return OTHER
-            self._labels[task] = task
+            self._labels.add(task)
         return task

@@ -51,11 +51,11 @@ class Rest:
         """All paths; a task's name is percent-encoded in them."""
         model = "/v2/models/{name}"
         one = [
+            ("/infer", "POST", self.infer),
             ("", "GET", self.metadata),
             ("/ready", "GET", self.model_ready),
             ("/config", "GET", self.config),
             ("/stats", "GET", self.statistics),
-            ("/infer", "POST", self.infer),
         ]
         several = (model, model + "/versions/{version}")
         repository = "/v2/repository"

@@ -8,13 +8,12 @@ from typing import Any
 
 import grpc
 from google.protobuf.json_format import ParseDict
-from torch import Tensor
 
 from superpose.errors import SuperposeError
 from superpose.serving.messages import SERVICE, message, methods
 from superpose.serving.request_error import RequestError
 from superpose.serving.service import Answer, Service
-from superpose.serving.tensors import NAMES, from_bytes, from_list, to_bytes
+from superpose.serving.tensors import TensorData, from_bytes, from_list
 from superpose.serving.tokens import Tokens
 
 CODES = {
@@ -233,11 +232,11 @@ def _values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(parameters[name], kind) for name, kind in chosen.items() if kind}
 
 
-def _inputs(asked: Any) -> dict[str, Tensor]:
+def _inputs(asked: Any) -> dict[str, TensorData]:
     raw = asked.raw_input_contents
     if raw and len(raw) != len(asked.inputs):
         raise RequestError(400, f"{len(asked.inputs)} inputs, and raw contents of {len(raw)}")
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorData] = {}
     for place, given in enumerate(asked.inputs):
         name, shape = given.name, list(given.shape)
         if name in tensors:
@@ -260,6 +259,6 @@ def _answered(asked: Any, answer: Answer) -> Any:
     )
     response.parameters["task"].string_param = answer.task
     for name, tensor in answer.outputs.items():
-        response.outputs.add(name=name, datatype=NAMES[tensor.dtype], shape=list(tensor.shape))
-        response.raw_output_contents.append(to_bytes(tensor))
+        response.outputs.add(name=name, datatype=tensor.datatype, shape=list(tensor.shape))
+        response.raw_output_contents.append(tensor.to_bytes())
     return response

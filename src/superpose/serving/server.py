@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -20,6 +21,7 @@ from superpose.serving.tokens import Tokens
 
 WATCH = 1.0  # seconds between looks at the file
 CONNECTIONS = 4096
+SWITCH = 0.0005  # seconds after which the event loop and the model's thread let each other run
 
 
 class Server:
@@ -57,6 +59,7 @@ class Server:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 lifespan="on",
                 limit_concurrency=CONNECTIONS,
                 timeout_graceful_shutdown=int(limits.drain_seconds),
@@ -73,6 +76,7 @@ class Server:
     def run(self, started: Callable[[], None] = lambda: None) -> None:
         """Serve until told to stop; `started` is called when requests are answered."""
         self._uvicorn.when_started = started
+        sys.setswitchinterval(SWITCH)
         with self._socket:
             self._uvicorn.run(sockets=[self._socket])
         if self._failure is not None:

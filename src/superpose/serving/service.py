@@ -12,14 +12,15 @@ from importlib.metadata import version as installed_version
 from time import perf_counter_ns, time
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from superpose.serving.batcher import Batcher
 from superpose.serving.metrics import Metrics
 from superpose.serving.repository import Repository
 from superpose.serving.request_error import RequestError
 from superpose.serving.statistics import Counts
+from superpose.serving.tensors import TensorData
 from superpose.serving.version import Result, Rows, Version
 
 EXTENSIONS = [
@@ -49,7 +50,7 @@ class Limits:
 class Answer:
     """The outputs of a request, and what served them."""
 
-    outputs: dict[str, Tensor]
+    outputs: dict[str, TensorData]
     version: str
     task: str  # the one of all rows, or where several were recognised a JSON list
 
@@ -87,7 +88,7 @@ class Service:
     async def infer(
         self,
         name: str,
-        inputs: dict[str, Tensor],
+        inputs: dict[str, TensorData],
         *,
         version: str = "",
         parameters: Mapping[str, Any] | None = None,
@@ -361,5 +362,7 @@ def _seconds(timeout: Any) -> float | None:
     return timeout / 1e6
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _joined(parts: list[TensorData]) -> TensorData:
+    if len(parts) == 1:
+        return parts[0]
+    return TensorData(parts[0].datatype, np.concatenate([part.array for part in parts]))

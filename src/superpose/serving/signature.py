@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
 from superpose.serving.request_error import RequestError
-from superpose.serving.tensors import DATATYPES, NAMES
+from superpose.serving.tensors import DATATYPES, NAMES, TensorData
 
 DECLARED = re.compile(r"(?P<name>\w+)=(?P<datatype>\w+)(\[(?P<shape>[^\]]*)\])?")
 SIZE = re.compile(r"(?P<name>[A-Za-z_]\w*)<=(?P<most>\d+)")
@@ -78,7 +78,7 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
-    def sizes_of(self, inputs: Mapping[str, Tensor]) -> dict[str, int]:
+    def sizes_of(self, inputs: Mapping[str, TensorData]) -> dict[str, int]:
         """Check a request's tensors against the inputs: the sizes that vary, and the `rows`."""
         for name in inputs:
             if all(spec.name != name for spec in self.inputs):
@@ -91,8 +91,8 @@ class Signature:
             self._check(spec, inputs[spec.name], found)
         return found
 
-    def _check(self, spec: TensorSpec, tensor: Tensor, found: dict[str, int]) -> None:
-        wanted, given = spec.datatype, NAMES[tensor.dtype]
+    def _check(self, spec: TensorSpec, tensor: TensorData, found: dict[str, int]) -> None:
+        wanted, given = spec.datatype, tensor.datatype
         if wanted != given:
             raise RequestError(
                 400, f"input {spec.name!r} is {given}, and the network takes {wanted}"

@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed
 from superpose.serving.request_error import RequestError
 from superpose.serving.signature import Signature, TensorSpec, Varying, signature_of
+from superpose.serving.tensors import TensorData
 
+Array = np.ndarray[Any, Any]
 AUTO = "auto"  # the task is found from the input
 
 
@@ -37,7 +39,7 @@ class Rows:
 
     version: Version
     task: str
-    inputs: dict[str, Tensor]
+    inputs: dict[str, TensorData]
     sizes: dict[str, int]  # those that vary
     rows: int
     arrived: int = field(default_factory=perf_counter_ns)
@@ -53,7 +55,7 @@ class Rows:
 class Result:
     """The outputs of rows, and how long it took, in nanoseconds."""
 
-    outputs: dict[str, Tensor]
+    outputs: dict[str, TensorData]
     tasks: list[str]  # of each row
     batch_rows: int
     queue: int
@@ -82,7 +84,7 @@ class Version:
         """The version that clients see: the first digits of the file's digest."""
         return self.digest[:16]
 
-    def rows_of(self, task: str, inputs: dict[str, Tensor], most: int) -> list[Rows]:
+    def rows_of(self, task: str, inputs: dict[str, TensorData], most: int) -> list[Rows]:
         """The works of a request, checked, of at most so many rows each."""
         if task not in self.tasks:
             if task != AUTO:
@@ -93,11 +95,11 @@ class Version:
         rows = sizes.pop("rows")
         if rows <= most:
             return [Rows(self, task, inputs, sizes, rows)]
-        parts = {name: tensor.split(most) for name, tensor in inputs.items()}
-        return [
-            Rows(self, task, dict(zip(parts, part, strict=True)), sizes, len(part[0]))
-            for part in zip(*parts.values(), strict=True)
-        ]
+        works = []
+        for at in range(0, rows, most):
+            part = {n: TensorData(t.datatype, t.array[at : at + most]) for n, t in inputs.items()}
+            works.append(Rows(self, task, part, sizes, min(most, rows - at)))
+        return works
 
     def run(self, works: Sequence[Rows]) -> list[Result]:
         """One pass for all of the works, and for each its own rows."""
@@ -109,10 +111,10 @@ class Version:
         ready = perf_counter_ns()
         outputs = self._pass(inputs, each[0] if len(set(each)) == 1 else each)
         passed = perf_counter_ns()
-        parts = {spec: outputs[spec.name].split(counts) for spec in self.signature.outputs}
+        arrays = {spec: TensorData.of(outputs[spec.name]).array for spec in self.signature.outputs}
         own = [
-            {spec.name: self._trimmed(spec, part[place], work) for spec, part in parts.items()}
-            for place, work in enumerate(works)
+            {spec.name: self._part(spec, array, end, work) for spec, array in arrays.items()}
+            for work, end in zip(works, accumulate(counts), strict=True)
         ]
         took = (ready - began, passed - ready, perf_counter_ns() - passed)
         return [
@@ -143,19 +145,21 @@ class Version:
         return [one if one in self.tasks.values() else names[one] for one in each]
 
     def _joined(self, spec: TensorSpec, works: Sequence[Rows]) -> Tensor:
-        tensors = [work.inputs[spec.name] for work in works]
-        if spec.name in self.pad and len({tensor.shape[1:] for tensor in tensors}) > 1:
-            largest = [max(sizes) for sizes in zip(*(t.shape[1:] for t in tensors), strict=True)]
-            tensors = [_filled(tensor, largest, self.pad[spec.name]) for tensor in tensors]
-        joined = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-        return joined.to(self.device)
+        arrays = [work.inputs[spec.name].array for work in works]
+        if spec.name in self.pad and len({array.shape[1:] for array in arrays}) > 1:
+            arrays = _filled(arrays, self.pad[spec.name])
+        joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return TensorData(spec.datatype, joined).tensor().to(self.device)
 
-    def _trimmed(self, spec: TensorSpec, tensor: Tensor, work: Rows) -> Tensor:
-        """The part of an output that is not of padding."""
-        for dim, size in enumerate(spec.shape, start=1):
+    def _part(self, spec: TensorSpec, array: Array, end: int, work: Rows) -> TensorData:
+        """The rows of one work, without what padding added."""
+        cuts = [slice(end - work.rows, end)]
+        for size in spec.shape:
             if isinstance(size, Varying) and size.name in self.padded:
-                tensor = tensor.narrow(dim, 0, work.sizes[size.name])
-        return tensor
+                cuts.append(slice(work.sizes[size.name]))
+            else:
+                cuts.append(slice(None))
+        return TensorData(spec.datatype, array[tuple(cuts)])
 
     @torch.no_grad()
     def _pass(self, inputs: dict[str, Tensor], task: Any) -> dict[str, Tensor]:
@@ -229,11 +233,14 @@ def _padded(signature: Signature, pad: Mapping[str, float]) -> frozenset[str]:
     return frozenset(str(name) for name in sizes)
 
 
-def _filled(tensor: Tensor, sizes: Sequence[int], value: float) -> Tensor:
-    """A tensor that is made larger at the end of each dimension but the first."""
-    after = [(0, size - own) for size, own in zip(sizes, tensor.shape[1:], strict=True)]
-    flat = [amount for pair in reversed(after) for amount in pair]
-    return F.pad(tensor, flat, value=value)
+def _filled(arrays: Sequence[Array], value: float) -> list[Array]:
+    """Arrays that are made as large as the largest, at the end of each dimension but the first."""
+    largest = [max(sizes) for sizes in zip(*(array.shape[1:] for array in arrays), strict=True)]
+    filled = []
+    for array in arrays:
+        more = [(0, size - own) for size, own in zip(largest, array.shape[1:], strict=True)]
+        filled.append(np.pad(array, [(0, 0), *more], constant_values=value))
+    return filled
 
 
 def _repeated(names: Sequence[Name], inputs: Mapping[str, Tensor]) -> list[Name]:
