@@ -35,17 +35,18 @@ class Waiting(Generic[W]):
 
 @dataclass
 class FairQueue(Generic[W]):
-    """Start-time fair queueing: the task that had the fewest rows goes first.
+    """Weighted fair queueing: the task that had the fewest rows goes first.
 
-    Each task has a clock that goes on by the rows that it had. A task that comes back starts at the
-    clock of what is served now, so it gains nothing by having been away.
+    Each task has a clock that goes on by the rows that it had; the queue's clock goes on by the
+    rows that each waiting task would have had if all had had the same. A task that comes back
+    starts at the queue's clock, so it gains nothing by having been away.
     """
 
     rows: int = 0
     _lines: dict[str, deque[Waiting[W]]] = field(default_factory=dict)
-    _order: list[tuple[int, int, str]] = field(default_factory=list)  # a heap: clock, tie, task
-    _ends: dict[str, int] = field(default_factory=dict)  # clocks of tasks with nothing waiting
-    _now: int = 0
+    _order: list[tuple[float, int, str]] = field(default_factory=list)  # a heap: clock, tie, task
+    _ends: dict[str, float] = field(default_factory=dict)  # clocks of tasks with nothing waiting
+    _now: float = 0
     _tie: count[int] = field(default_factory=count)
 
     def push(self, work: W) -> Waiting[W]:
@@ -54,7 +55,7 @@ class FairQueue(Generic[W]):
         line = self._lines.get(work.task)
         if line is None:
             line = self._lines[work.task] = deque()
-            start = max(self._now, self._ends.pop(work.task, 0))
+            start = max(self._now, self._ends.pop(work.task, 0.0))
             heapq.heappush(self._order, (start, next(self._tie), work.task))
         line.append(place)
         self.rows += place.rows
@@ -89,7 +90,7 @@ class FairQueue(Generic[W]):
             self.drop(place)
             batch.append((place, work))
             kind, left = work.kind, left - work.rows
-            self._now = max(self._now, start)
+            self._now += work.rows / len(self._lines)
             if line:
                 heapq.heappush(self._order, (start + work.rows, next(self._tie), task))
             else:
@@ -98,7 +99,7 @@ class FairQueue(Generic[W]):
             heapq.heappush(self._order, entry)
         return batch
 
-    def _leave(self, task: str, end: int) -> None:
+    def _leave(self, task: str, end: float) -> None:
         del self._lines[task]
         self._ends[task] = end
         if not self._lines:  # nobody waits: nobody is behind

@@ -15,6 +15,14 @@ from superpose.serving.tensors import TensorData, from_bytes, from_list
 HEADER = "inference-header-content-length"
 
 
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON; send binary data")
+
+
+READER = json.JSONDecoder(parse_constant=_no_constant)
+WRITER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
 def split(body: bytes, told: str | None) -> tuple[dict[str, Any], memoryview]:
     """The JSON part of a body, and the bytes after it."""
     if told is None:
@@ -29,16 +37,12 @@ def split(body: bytes, told: str | None) -> tuple[dict[str, Any], memoryview]:
 def json_object(text: bytes) -> dict[str, Any]:
     """An object of JSON, which has no NaN."""
     try:
-        found = json.loads(text, parse_constant=_no_constant)
+        found = READER.decode(text.decode())
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise RequestError(400, "the body is not a JSON object")
     return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON; send binary data")
 
 
 def inputs_of(asked: Mapping[str, Any], blob: memoryview) -> dict[str, TensorData]:
@@ -115,7 +119,7 @@ def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> Response
     if isinstance(told, str) and told:
         head["id"] = told
     try:
-        text = json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
+        text = WRITER.encode(head).encode()
     except ValueError as error:
         raise RequestError(
             422, "the answer holds NaN or infinity, which JSON has not: ask for binary_data"
