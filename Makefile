@@ -26,6 +26,8 @@ clients: $(READY)
 	.clients/triton/bin/pip install --quiet "tritonclient[http,grpc]==2.73.0"
 	$(PYTHON) -m venv .clients/kserve
 	.clients/kserve/bin/pip install --quiet kserve==0.21.0
+	$(PYTHON) -m venv .clients/openai
+	.clients/openai/bin/pip install --quiet openai numpy
 	$(PYTHON) -m venv .clients/schemathesis
 	.clients/schemathesis/bin/pip install --quiet schemathesis
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m clients tests/serving

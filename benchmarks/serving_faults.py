@@ -127,6 +127,7 @@ def vanishing(known: Known, count: int) -> dict[str, Any]:
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(whole[: random.randrange(1, len(whole))] if number % 2 else whole)
             writer.transport.abort()
+            await asyncio.sleep(0.02)
 
     asyncio.run(vanish())
     over.set()

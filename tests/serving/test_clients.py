@@ -1,5 +1,7 @@
 """Clients that we did not write, in environments of their own: `make clients` makes them."""
 
+import importlib.util
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -8,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 from serving.served import INPUTS, saved, service_of, serving
+
+import superpose as sp
+from superpose.serving import Options
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -47,6 +52,35 @@ def test_a_real_client(known, client, script):
         text=True,
         timeout=120,
     )
+    assert told.stdout.strip() == "done", told.stderr
+
+
+@pytest.mark.clients
+def test_the_client_of_openai(tmp_path):
+    command = python("openai")
+    spec = importlib.util.spec_from_file_location("text", ROOT / "examples" / "serve_text.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    model = sp.superpose(example.Encoder(), tasks=example.TASKS).eval()
+    sp.save(model, tmp_path / "many.safetensors")
+    texts = ["a contract", "two parties agree to it", "one"]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    with torch.no_grad():
+        answers = {
+            task: np.concatenate([model(**example.tensors(t), task=task).numpy() for t in texts])
+            for task in example.TASKS
+        }
+    np.savez(tmp_path / "expected.npz", **answers)
+    options = Options(example.INPUTS, pad={"input_ids": 0, "attention_mask": 0})
+    service = service_of(tmp_path, options=options, net=example.Encoder)
+    with example.serving(service, port=0) as server:
+        script = HERE / "clients" / "openai_client.py"
+        told = subprocess.run(
+            [command, script, f"127.0.0.1:{server.port}", "-", tmp_path],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
     assert told.stdout.strip() == "done", told.stderr
 
 

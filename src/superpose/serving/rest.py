@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.resources import files
 from typing import Any
@@ -36,6 +36,8 @@ POLICY = (
     "connect-src 'self'; frame-ancestors 'none'"
 )
 Handler = Callable[[Request], Awaitable[Response]]
+Post = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""A path of one's own: from the JSON of a request to that of its answer."""
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
@@ -81,6 +83,14 @@ class Rest:
             self._route("/openapi.json", "GET", self.openapi, self._anyone),
             self._route("/", "GET", self.page, self._anyone),
         ]
+
+    def post(self, path: str, answer: Post) -> Route:
+        """A path of the user's own, with the server's tokens, limits and errors."""
+
+        async def handler(request: Request) -> Response:
+            return JSONResponse(await answer(json_object(await self._body(request))))
+
+        return self._route(path, "POST", handler)
 
     async def live(self, request: Request) -> Response:
         """The process answers."""
@@ -234,10 +244,13 @@ class Rest:
         return Route(path, handled, methods=[method])
 
 
-def application(service: Service, tokens: Tokens, lifespan: Lifespan) -> ASGIApp:
-    """The ASGI application: any server of such, Ray Serve's too, can run it."""
+def application(
+    service: Service, tokens: Tokens, lifespan: Lifespan, posts: Mapping[str, Post]
+) -> ASGIApp:
+    """The ASGI application: any server of such can run it."""
+    rest = Rest(service, tokens)
     app = Starlette(
-        routes=Rest(service, tokens).routes(),
+        routes=[*rest.routes(), *(rest.post(path, answer) for path, answer in posts.items())],
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error, Exception: _own_error},
     )

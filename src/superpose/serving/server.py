@@ -7,14 +7,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
 
 from superpose.errors import SuperposeError
-from superpose.serving.rest import application
+from superpose.serving.rest import Post, application
 from superpose.serving.rpc import Rpc
 from superpose.serving.service import Service
 from superpose.serving.tokens import Tokens
@@ -28,7 +28,8 @@ class Server:
     """A service on its ports; port 0 is any that is free.
 
     `run` serves until SIGTERM or SIGINT, then ends what it accepted. As a context manager it serves
-    in a thread: `with Server(service, port=0) as server: … server.url`.
+    in a thread: `with Server(service, port=0) as server: … server.url`. `posts` are paths of one's
+    own, such as /v1/embeddings, each with a function from the JSON of a request to its answer's.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Server:
         port: int = 8000,
         grpc_port: int | None = 8001,
         watch: bool = False,
+        posts: Mapping[str, Post] | None = None,
     ) -> None:
         self.service = service
         self.grpc_port = grpc_port
@@ -54,7 +56,7 @@ class Server:
         limits = service.limits
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                application(service, self._tokens, self._lifespan),
+                application(service, self._tokens, self._lifespan, posts or {}),
                 ws="none",
                 log_config=None,
                 access_log=False,
