@@ -24,7 +24,7 @@ from serving.served import (
 
 import superpose as sp
 from superpose.errors import SuperposeError
-from superpose.serving import Limits, Options, Server, TensorSpec, Tokens
+from superpose.serving import Limits, Options, RequestError, Server, TensorData, TensorSpec, Tokens
 
 PATH = "/v2/models/cats/infer"
 
@@ -215,6 +215,29 @@ def test_tokens_of_clients(many, tmp_path, x):
         unload = "/v2/repository/models/cats/unload"
         assert call(server, "POST", unload, {}, {"authorization": "Bearer one"}).status == 401
         assert call(server, "POST", unload, {}, {"authorization": "Bearer three"}).status == 200
+
+
+def test_a_path_of_ones_own(many, tmp_path, x):
+    service = service_of(tmp_path)
+
+    async def doubled(asked):
+        if "x" not in asked:
+            raise RequestError(400, "x is missing")
+        found = await service.infer(asked["task"], {"x": TensorData.of(torch.tensor(asked["x"]))})
+        return {"task": found.task, "y": found.outputs["output"].to_list()}
+
+    tokens = Tokens(clients=(b"hello",))
+    with serving(service, tokens=tokens, posts={"/v1/mine": doubled}) as server:
+        given = {"authorization": "Bearer hello"}
+        body = {"task": "dogs", "x": x.tolist()}
+        told = call(server, "POST", "/v1/mine", body, given).json
+        found = torch.tensor(told["y"]).reshape(2, -1)
+        torch.testing.assert_close(found, many(x, task="dogs"), atol=1e-5, rtol=1e-5)
+        reply = call(server, "POST", "/v1/mine", {}, given)
+        assert (reply.status, reply.json["error"]["message"]) == (400, "x is missing")
+        unknown = call(server, "POST", "/v1/mine", body | {"task": "birds"}, given)
+        assert (unknown.status, unknown.json["error"]["code"]) == (404, 404)
+        assert call(server, "POST", "/v1/mine", body).status == 401
 
 
 def test_a_compressed_body_is_refused(server, x):

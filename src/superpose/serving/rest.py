@@ -85,10 +85,16 @@ class Rest:
         ]
 
     def post(self, path: str, answer: Post) -> Route:
-        """A path of the user's own, with the server's tokens, limits and errors."""
+        """A path of the user's own, with the server's tokens and limits.
+
+        Its errors are objects, as the clients of OpenAI's paths read them.
+        """
 
         async def handler(request: Request) -> Response:
-            return JSONResponse(await answer(json_object(await self._body(request))))
+            try:
+                return JSONResponse(await answer(json_object(await self._body(request))))
+            except RequestError as refusal:
+                return _error(refusal, {"message": refusal.message, "code": refusal.status})
 
         return self._route(path, "POST", handler)
 
@@ -286,7 +292,7 @@ def _named(request: Request) -> tuple[str, str]:
     return unquote(parameters.get("name", "")), unquote(parameters.get("version", ""))
 
 
-def _error(refusal: RequestError) -> Response:
+def _error(refusal: RequestError, told: Any = None) -> Response:
     headers = {}
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
@@ -294,7 +300,7 @@ def _error(refusal: RequestError) -> Response:
         headers["www-authenticate"] = "Bearer"
     if refusal.status in (408, 413):
         headers["connection"] = "close"  # the rest of the body is not read
-    return JSONResponse({"error": refusal.message}, refusal.status, headers)
+    return JSONResponse({"error": told or refusal.message}, refusal.status, headers)
 
 
 def _too_large(most: int) -> RequestError:

@@ -21,4 +21,5 @@ try:
     client.embeddings.create(model="unknown", input=TEXTS)
     raise AssertionError("an unknown task was answered")
 except openai.NotFoundError as error:
-    print("there is no model" in str(error) and "done")
+    assert "there is no model" in str(error), error
+    print("done")
