@@ -82,7 +82,8 @@ def test_a_task_is_added_while_requests_run(packed, nets, tmp_path, x):
         same(infer(server, "d", x), packed(x, task="d"))
     assert sp.load(tmp_path / FILE, make()).tasks == ["a", "b"]  # the user's file is as it was
     kept = list((tmp_path / f"{FILE}.serving").iterdir())
-    assert len(kept) == 2  # a state and a model: old ones are removed
+    models = [path for path in kept if path.suffix == ".safetensors"]
+    assert len(models) == 1  # old ones are removed
 
 
 def test_a_number_is_given_once(packed, nets, tmp_path):
@@ -235,10 +236,14 @@ def test_a_new_file_puts_an_end_to_what_was_kept(packed, nets, tmp_path, x):
     repository = Repository(tmp_path / FILE, make)
     repository.load("c", {"file": "c.safetensors"})
     repository.unload("a")
-    sp.save(sp.pack({"e": nets["a"]}, method="sum"), tmp_path / FILE)
+    sp.save(sp.pack({"e": nets["a"], "f": nets["b"]}, method="sum"), tmp_path / FILE)
     again = Repository(tmp_path / FILE, make)
-    assert list(again.version.tasks) == ["e"]
+    assert list(again.version.tasks) == ["e", "f"]
     assert again.unloaded == frozenset()
+    again.unload("e")
+    third = Repository(tmp_path / FILE, make)
+    assert list(third.version.tasks) == ["e", "f"]
+    assert third.unloaded == {"e"}
 
 
 def test_a_damaged_state_says_so(many, tmp_path):

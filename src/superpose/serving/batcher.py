@@ -17,6 +17,10 @@ from superpose.errors import at_least_one
 from superpose.serving.fair_queue import FairQueue, Waiting, Work
 from superpose.serving.request_error import RequestError
 
+PATIENCE = 0.1
+"""Seconds that a refusal waits for the running batch at most. Clients that ask again at once would
+take the time that the batch needs to end."""
+
 W = TypeVar("W", bound=Work)
 R = TypeVar("R")
 
@@ -47,6 +51,7 @@ class Batcher(Generic[W, R]):
         self._closing = False
         self._speed = 0.0  # rows a second, of late
         self._loop: asyncio.Task[None] | None = None
+        self._running: asyncio.Future[list[R | Exception]] | None = None
 
     @property
     def waiting_rows(self) -> int:
@@ -74,12 +79,16 @@ class Batcher(Generic[W, R]):
         if self._closing:
             raise RequestError(503, "the server is stopping: ask another one")
         if self.waiting_rows + rows > self.queue_rows:
-            raise RequestError(
+            full = RequestError(
                 429,
                 f"the queue is full ({self.waiting_rows} of {self.queue_rows} rows wait, the "
                 f"request has {rows}): try again later",
                 max(1, ceil(self.waiting_rows / self._speed)) if self._speed else 1,
             )
+            del works  # a refusal keeps no tensors
+            if self._running is not None:
+                await asyncio.wait([self._running], timeout=PATIENCE)
+            raise full
         future = asyncio.get_running_loop().create_future
         places = []
         for work in works:
@@ -110,9 +119,11 @@ class Batcher(Generic[W, R]):
                 done = _settle(done)
                 continue
             futures = [self._futures.pop(place) for place, _ in batch]
-            running = loop.run_in_executor(self._thread, self._run_all, [work for _, work in batch])
+            works = [work for _, work in batch]
+            self._running = loop.run_in_executor(self._thread, self._run_all, works)
             _settle(done)  # while this batch runs
-            done = list(zip(futures, await running, strict=True))
+            done = list(zip(futures, await self._running, strict=True))
+            self._running = None
 
     async def _gather(self) -> None:
         """Wait for the first work, and if told so for more."""

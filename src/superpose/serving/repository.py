@@ -3,7 +3,7 @@
 A new version is loaded and tried beside the old one, and then put in its place at once: requests
 that began with the old one end with it, and a load that fails changes nothing. The user's file is
 never written to. What was changed is kept in a directory beside it, and holds after a restart until
-the file itself is another one.
+the file itself is another one. Processes that share the directory follow each other's changes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from time import monotonic, sleep
 from typing import Any
 
 from safetensors import SafetensorError
@@ -26,10 +27,12 @@ from torch import nn
 from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
 from superpose.pack import Packed
+from superpose.serving.replicas import Replicas
 from superpose.serving.request_error import RequestError
 from superpose.serving.version import Options, Version, digest_of
 
 STATE = "state.json"
+FOLLOW = 30.0  # seconds that other processes have to follow a change
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,9 @@ class Repository:
         self._changing = Lock()
         self._seen = _looks(file)
         self._source = ""  # the digest of the file, when it was read last
+        self._model: str | None = None  # the file in the state's directory that is served, if any
+        self._state_seen = _looks(self.state / STATE)
+        self.replicas = Replicas(self.state)
         self.version = self._restored()
 
     def find(self, name: str, version: str = "") -> tuple[Version, str | None]:
@@ -95,7 +101,7 @@ class Repository:
         unknown = given.keys() - {"file", "old", "calibration"}
         if unknown:
             raise RequestError(400, f"there is no parameter {min(unknown)!r} of load")
-        with self._changing, _refusing():
+        with self._alone():
             file = self._path(given["file"]) if "file" in given else None
             if name == self.name:
                 self._switch(file or self.file)
@@ -104,24 +110,73 @@ class Repository:
             elif name not in self.version.tasks:
                 raise RequestError(404, f"there is no model {name!r}: give the file of its weights")
             self._set_unloaded(self.unloaded - {name})
+        self._await_others()
 
     def unload(self, name: str) -> None:
         """Serve a name no longer; loading it again brings it back."""
-        with self._changing:
+        with self._alone():
             if name != self.name and name not in self.version.tasks:
                 raise RequestError(404, f"there is no model {name!r}")
             self._set_unloaded(self.unloaded | {name})
+        self._await_others()
 
     def reload_if_changed(self) -> bool:
         """Load the file again if it is another one than it was: tell whether it is."""
         looks = _looks(self.file)
         if looks is None or looks == self._seen:
             return False
-        with self._changing, _refusing():
+        with self._alone():
             self._seen = looks  # a file that cannot be loaded is not tried again and again
             self._switch(self.file)
             self._set_unloaded(self.unloaded)
         return True
+
+    def join(self) -> None:
+        """Follow what other processes change, and let them follow."""
+        self.replicas.join()
+        self.replicas.tell(self._state_text())
+
+    def follow(self) -> bool:
+        """Serve what another process changed: tell whether one did."""
+        if not self.replicas.joined or _looks(self.state / STATE) == self._state_seen:
+            return False
+        with self._changing, _refusing():
+            return self._catch_up()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One change at a time, of all processes, on top of the last one."""
+        with self._changing, _refusing(), self.replicas.changing():
+            self._catch_up()
+            yield
+
+    def _catch_up(self) -> bool:
+        looks = _looks(self.state / STATE)
+        if not self.replicas.joined or looks == self._state_seen:
+            return False
+        state = self._read_state()
+        source = self._source if state["source"] == self._source else digest_of(self.file)
+        if state["source"] == source:
+            path = self.state / state["model"] if state["model"] else self.file
+            if (state["model"], source) != (self._model, self._source):
+                self.version = self._read(path)
+            self._source, self._model = source, state["model"]
+            self.unloaded = frozenset(state["unloaded"])
+            self.replicas.tell(self._state_text())
+        self._state_seen = looks
+        return True
+
+    def _await_others(self) -> None:
+        """Wait until all processes have followed."""
+        end = monotonic() + FOLLOW
+        while behind := self.replicas.behind(self._state_text()):
+            if monotonic() > end:
+                raise RequestError(
+                    503,
+                    f"it is done here, and {len(behind)} other processes have not followed within "
+                    f"{FOLLOW:g} s: ask again whether they did",
+                )
+            sleep(0.01)
 
     def _store(self, task: str, file: Path, given: Mapping[str, Any]) -> None:
         """Add a task, or replace its model: in a copy, which is saved, read again and served."""
@@ -158,13 +213,14 @@ class Repository:
             beside = self.state / f".{model}.part"
             shutil.copyfile(path, beside)
             beside.replace(self.state / model)
-        self._write_state(self.unloaded, model)
+        self._model = model
+        self._write_state(self.unloaded)
         self.version = version
 
     def _set_unloaded(self, names: frozenset[str]) -> None:
         names &= {self.name, *self.version.tasks}
         if names != self.unloaded:
-            self._write_state(names, self._kept())
+            self._write_state(names)
             self.unloaded = names
 
     def _read(self, path: Path) -> Version:
@@ -186,8 +242,8 @@ class Repository:
         state = self._read_state()
         if state.get("source") != self._source:
             return self._read(self.file)
-        self.unloaded = frozenset(state["unloaded"])
-        return self._read(self.state / state["model"] if state["model"] else self.file)
+        self.unloaded, self._model = frozenset(state["unloaded"]), state["model"]
+        return self._read(self.state / self._model if self._model else self.file)
 
     def _read_state(self) -> dict[str, Any]:
         path = self.state / STATE
@@ -196,22 +252,25 @@ class Repository:
         except ValueError as error:
             raise SuperposeError(f"{path} is damaged: remove it to serve {self.file}") from error
 
-    def _kept(self) -> str | None:
-        return self._read_state().get("model")
+    def _state_text(self) -> str:
+        path = self.state / STATE
+        return path.read_text() if path.is_file() else ""
 
-    def _write_state(self, unloaded: frozenset[str], model: str | None) -> None:
-        if not unloaded and model is None and not self.state.exists():
+    def _write_state(self, unloaded: frozenset[str]) -> None:
+        if not unloaded and self._model is None and not self.state.exists():
             return
         self.state.mkdir(parents=True, exist_ok=True)
-        state = {"source": self._source, "unloaded": sorted(unloaded), "model": model}
+        state = {"source": self._source, "unloaded": sorted(unloaded), "model": self._model}
         beside = self.state / f".{STATE}.part"
         with beside.open("w") as file:
             json.dump(state, file)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.state / STATE)
+        self._state_seen = _looks(self.state / STATE)
+        self.replicas.tell(self._state_text())
         for old in self.state.glob("*.safetensors"):
-            if old.name != model:
+            if old.name != self._model:
                 old.unlink()
 
     def _path(self, name: Any) -> Path:

@@ -20,8 +20,9 @@ from superpose.serving.service import Service
 from superpose.serving.tokens import Tokens
 
 WATCH = 1.0  # seconds between looks at the file
+FOLLOW = 0.2  # and at what other processes changed
 CONNECTIONS = 4096
-SWITCH = 0.0005  # seconds after which the event loop and the model's thread let each other run
+SWITCH = 0.00005  # seconds after which the event loop and the model's thread let each other run
 
 
 class Server:
@@ -123,8 +124,12 @@ class Server:
                 self._failure = error
                 self.stop()
         beside = [asyncio.create_task(self.service.tell_every_second())]
+        repository = self.service.repository
         if self._watch:
-            beside.append(asyncio.create_task(self._look()))
+            beside.append(asyncio.create_task(self._every(WATCH, repository.reload_if_changed)))
+        if self._tokens.control:
+            repository.join()
+            beside.append(asyncio.create_task(self._every(FOLLOW, repository.follow)))
         try:
             yield
         finally:
@@ -133,11 +138,12 @@ class Server:
             if rpc is not None:
                 await rpc.stop(self.service.limits.drain_seconds)
             await self.service.batcher.close()
+            repository.replicas.leave()
 
-    async def _look(self) -> None:
+    async def _every(self, seconds: float, look: Callable[[], bool]) -> None:
         while True:
-            await asyncio.sleep(WATCH)
-            await self.service.look()
+            await asyncio.sleep(seconds)
+            await self.service.look(look)
 
 
 class _Uvicorn(uvicorn.Server):

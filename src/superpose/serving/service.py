@@ -242,10 +242,10 @@ class Service:
                 self.log("traffic", **facts, queue_rows=waiting, batch_rows=size)
             before = now
 
-    async def look(self) -> None:
-        """Load the file again if it was changed."""
+    async def look(self, look: Callable[[], bool]) -> None:
+        """Follow another process, or the file, if it was changed."""
         try:
-            changed = await asyncio.to_thread(self.repository.reload_if_changed)
+            changed = await asyncio.to_thread(look)
         except RequestError as refusal:
             self.metrics.changed(False)
             self.log("reload", error=refusal.message)
