@@ -86,6 +86,19 @@ def test_a_task_is_added_while_requests_run(packed, nets, tmp_path, x):
     assert len(models) == 1  # old ones are removed
 
 
+def test_a_change_is_made_beside_what_is_served(packed, nets, tmp_path, x):
+    """Requests that run on the old version see nothing of the new one."""
+    repository = Repository(tmp_path / FILE, make)
+    old = repository.version
+    before = {task: old.model(x, task=task) for task in "ab"}
+    repository.load("c", {"file": "c.safetensors"})
+    repository.load("b", {"file": "d.safetensors", "old": "b.safetensors"})
+    assert repository.version is not old
+    assert list(old.tasks) == old.model.tasks == ["a", "b"]
+    for task in "ab":
+        assert torch.equal(old.model(x, task=task), before[task])
+
+
 def test_a_number_is_given_once(packed, nets, tmp_path):
     """Whatever was added in between: the number is part of a task's key."""
     repository = Repository(tmp_path / FILE, make)
