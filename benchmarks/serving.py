@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 import superpose as sp
 from superpose.lab import MLP
+from superpose.serving.replicas import Replicas
 
 INPUTS, UNITS, CLASSES = 784, 1024, 10
 CLIENTS = (1, 8, 32, 128)
@@ -105,6 +106,7 @@ class Fixed(sp.serving.Repository):
         inputs = (sp.serving.TensorSpec.parse(f"x=FP32[{INPUTS}]"),)
         self.name = "many"
         self.unloaded = frozenset()
+        self.replicas = Replicas(Path())
         self.version = sp.serving.Version(model, "0" * 64, sp.serving.Options(inputs))
 
 

@@ -134,7 +134,8 @@ class Repository:
     def join(self) -> None:
         """Follow what other processes change, and let them follow."""
         self.replicas.join()
-        self.replicas.tell(self._state_text())
+        if not self.follow():
+            self.replicas.tell(self._state_text())
 
     def follow(self) -> bool:
         """Serve what another process changed: tell whether one did."""
@@ -155,8 +156,9 @@ class Repository:
         if not self.replicas.joined or looks == self._state_seen:
             return False
         state = self._read_state()
-        source = self._source if state["source"] == self._source else digest_of(self.file)
-        if state["source"] == source:
+        told = state.get("source")
+        source = self._source if told == self._source else digest_of(self.file)
+        if told == source:
             path = self.state / state["model"] if state["model"] else self.file
             if (state["model"], source) != (self._model, self._source):
                 self.version = self._read(path)
@@ -177,6 +179,7 @@ class Repository:
                     f"{FOLLOW:g} s: ask again whether they did",
                 )
             sleep(0.01)
+            self.follow()  # others may wait for this one
 
     def _store(self, task: str, file: Path, given: Mapping[str, Any]) -> None:
         """Add a task, or replace its model: in a copy, which is saved, read again and served."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -79,7 +80,10 @@ class Server:
     def run(self, started: Callable[[], None] = lambda: None) -> None:
         """Serve until told to stop; `started` is called when requests are answered."""
         self._uvicorn.when_started = started
-        sys.setswitchinterval(SWITCH)
+        if threading.current_thread() is threading.main_thread():  # the process is the server's
+            sys.setswitchinterval(SWITCH)
+            gc.collect()
+            gc.freeze()  # modules stay: looking through them for garbage would stop all requests
         with self._socket:
             self._uvicorn.run(sockets=[self._socket])
         if self._failure is not None:
