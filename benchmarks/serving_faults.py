@@ -9,6 +9,7 @@ compared with the model in process; one that differs is counted as wrong.
 import asyncio
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -288,8 +289,7 @@ def changing(known: Known, count: int) -> dict[str, Any]:
         "memory before and after, MB": [round(before), round(server.memory_mb())],
         "exit code": server.stop(),
     }
-    for file in (known.folder / "many.safetensors.serving").iterdir():
-        file.unlink()
+    shutil.rmtree(known.folder / "many.safetensors.serving")
     return told
 
 
