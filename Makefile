@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint format docs clean
+.PHONY: setup demo test clients lint format docs clean
 
 setup: $(READY)
 
@@ -20,6 +20,18 @@ demo: $(READY)
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
 
+# Clients of the server that were written by others: their packages do not go with ours.
+clients: $(READY)
+	$(PYTHON) -m venv .clients/triton
+	.clients/triton/bin/pip install --quiet "tritonclient[http,grpc]==2.73.0"
+	$(PYTHON) -m venv .clients/kserve
+	.clients/kserve/bin/pip install --quiet kserve==0.21.0
+	$(PYTHON) -m venv .clients/openai
+	.clients/openai/bin/pip install --quiet openai numpy
+	$(PYTHON) -m venv .clients/schemathesis
+	.clients/schemathesis/bin/pip install --quiet schemathesis
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m clients tests/serving
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,4 +45,4 @@ docs: $(READY)
 	$(BIN)/pdoc superpose -o build/docs
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .clients build dist

@@ -24,6 +24,7 @@ DOCUMENTS = [
         "docs/learning.md",
         "docs/models.md",
         "docs/precision.md",
+        "docs/serving.md",
         "docs/speed.md",
         "docs/storage.md",
     )
@@ -353,7 +354,73 @@ def told(values: list[float]) -> str:
     return f"{round(fmean(values), 6):.1f}{deviation}"
 
 
+def serving() -> str:
+    """Requests a second and latency, for each number of clients."""
+    found = json.loads((ROOT / "results/serving/speed.json").read_text())["served"]
+    clients = list(dict.fromkeys(row["clients"] for row in found))
+    heads = [f"{number} client{'s' * (number > 1)}" for number in clients]
+    lines = [f"| served | tasks | {' | '.join(heads)} |", "|---" * (2 + len(clients)) + "|"]
+    for kind, tasks in dict.fromkeys((row["kind"], row["tasks"]) for row in found):
+        rows = [row for row in found if (row["kind"], row["tasks"]) == (kind, tasks)]
+        cells = [
+            f"{row['requests_per_s']['median']:,.0f} ({row['p50_ms']['median']:.1f}; "
+            f"{row['p99_ms']['median']:.0f})"
+            for row in rows
+        ]
+        lines.append(f"| `{kind}` | {'–' if kind == 'route' else tasks} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def serving_ratios() -> str:
+    """What is compared with what, beside its goal."""
+    found = json.loads((ROOT / "results/serving/speed.json").read_text())
+    told_as = {
+        "64 tasks / 1 task": ("requests a second of 64 tasks to those of one", 32),
+        "superpose / route": ("requests a second to those of a route that does nothing", 32),
+        "superpose / separate": ("requests a second to those of 64 separate models", 32),
+        "superpose / peft": ("requests a second to those of 64 adapters of PEFT", 32),
+        "one client's extra ms": ("median ms above the route and the pass together", 1),
+        "superpose / in process, rows a second": ("rows a second to the model in process", 128),
+    }
+    lines = ["| what | clients | goal | measured | spread |", "|---|---|---|---|---|"]
+    for name, (what, clients) in told_as.items():
+        if name not in found["ratios"]:
+            continue
+        own, goal = found["ratios"][name][str(clients)], found["goals"].get(name)
+        least = "ms" not in name
+        missed = goal is not None and (own["median"] < goal if least else own["median"] > goal)
+        sign = "" if goal is None else f"{'≥' if least else '≤'} {goal:g}"
+        measured = f"{own['median']:.2f}{' **missed**' if missed else ''}"
+        spread = f"{own['min']:.2f}–{own['max']:.2f}"
+        lines.append(f"| {what} | {clients} | {sign or '–'} | {measured} | {spread} |")
+    return "\n".join(lines)
+
+
+def faults() -> str:
+    """What was done to the server, and what came of it."""
+    found = json.loads((ROOT / "results/serving/faults.json").read_text())
+    lines = ["| trial | counted |", "|---|---|"]
+    for trial, told_of_it in found.items():
+        if isinstance(told_of_it, dict):
+            facts = "; ".join(f"{name}: {_plain(value)}" for name, value in told_of_it.items())
+            lines.append(f"| {trial} | {facts} |")
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{n:,} × {name}" for name, n in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}"
+
+
 TABLES = {
+    "serving": serving,
+    "serving ratios": serving_ratios,
+    "faults": faults,
     "speed": speed,
     "main speed": main_speed,
     "first use": first_use,

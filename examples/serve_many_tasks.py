@@ -1,6 +1,14 @@
-"""Ship many models in one file, and answer a batch whose rows belong to different tasks at once."""
+"""Serve a hundred users' models from one file; requests of different users share one batch.
 
+The server is the one of `superpose serve many.safetensors --net superpose.lab:MLP …`, here in a
+thread; any client of the Open Inference Protocol can ask it.
+"""
+
+import json
 import tempfile
+import urllib.parse
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -8,35 +16,42 @@ import torch
 import superpose as sp
 
 
+def make():
+    return sp.lab.MLP(64, 256, 10)
+
+
+def ask(url, task, row):
+    """One request in JSON, and its answer."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 64], "data": row.tolist()}
+    path = f"{url}/v2/models/{urllib.parse.quote(task, safe='')}/infer"
+    body = json.dumps({"inputs": [tensor]}).encode()
+    with urllib.request.urlopen(urllib.request.Request(path, body)) as answer:
+        return torch.tensor(json.load(answer)["outputs"][0]["data"])
+
+
 def main():
     torch.manual_seed(0)
     users = [f"user {number}" for number in range(100)]
-    model = sp.superpose(sp.lab.MLP(64, 256, 10), "binary", tasks=users)
+    model = sp.superpose(make(), "binary", tasks=users).eval()
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "many.safetensors"
-        sp.save(model, path)  # contexts are derived from keys, so 100 tasks cost no more than one
-        print(f"{len(users)} tasks in {path.stat().st_size:,} bytes")
-        served = sp.load(path, sp.lab.MLP(64, 256, 10)).eval()
+        file = Path(folder) / "many.safetensors"
+        sp.save(model, file)  # contexts are derived from keys, so 100 tasks cost no more than one
+        print(f"{len(users)} tasks in {file.stat().st_size:,} bytes")
 
-    x = torch.randn(4, 64)
-    asked = ["user 7", "user 93", "user 7", "user 0"]
+        service = sp.serving.Service(sp.serving.Repository(file, make))
+        with sp.serving.Server(service, port=0, grpc_port=None) as server:
+            x = torch.randn(64, 64)
+            asked = [users[number * 7 % 100] for number in range(64)]
+            with ThreadPoolExecutor(16) as clients:  # sixteen clients at a time
+                rows = clients.map(ask, [server.url] * 64, asked, x)
+                answers = torch.stack(list(rows))
+
     with torch.no_grad():
-        together = served(x, task=asked)  # one pass, one matrix product a layer
-        rows = [served(row[None], task=who) for row, who in zip(x, asked, strict=True)]
-        one_by_one = torch.cat(rows)
-    print("largest difference to one by one:", (together - one_by_one).abs().max().item())
-
-    program = torch.export.export(sp.exportable(served), (x,), {"task": torch.tensor([0, 1, 2, 3])})
-    numbers = torch.tensor([users.index(who) for who in asked])
-    exported = program.module()(x, task=numbers)  # a program needs no superpose to run
-    print("largest difference to the exported program:", (together - exported).abs().max().item())
-
-    served.add_task("user 100")
-    only_hers = sp.unsuperpose(served, "user 93")  # a plain MLP with her weights
-    print(type(only_hers).__name__, torch.allclose(only_hers(x[1:2]), together[1:2], atol=1e-5))
-    print(served.cost())
-    return together, one_by_one
+        in_process = model(x, task=asked)  # the same mixed batch without a server
+    print(f"{len(asked)} requests of {len(set(asked))} users in {service.batches} batches")
+    print("largest difference to the model in process:", (answers - in_process).abs().max().item())
+    return answers, in_process
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ def test_example(path, capsys, monkeypatch, tmp_path):
         assert alone < 0.6
     elif path.stem == "own_model_and_data":
         assert min(result["binary"], result["hadamard+ewc-online"]) > result["standard"] + 0.1
-    elif path.stem in ("serve_many_tasks", "compose_contexts"):
-        torch.testing.assert_close(*result)
+    elif path.stem == "compose_contexts" or path.stem.startswith("serve_"):
+        torch.testing.assert_close(*result, atol=1e-5, rtol=1e-5)
 
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch):

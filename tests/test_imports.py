@@ -17,7 +17,8 @@ import superpose
 packages = {name.partition(".")[0] for name in set(sys.modules) - before}
 known = {name.partition(".")[0] for name in before}
 print(*sorted(packages - known - sys.stdlib_module_names - {"superpose"}))
-print(*sorted(name for name in sys.modules if name.startswith(("superpose.lab", "superpose.cli"))))
+above = ("superpose.serving", "superpose.lab", "superpose.cli")
+print(*sorted(name for name in sys.modules if name.startswith(above)))
 print("superpose.learning" in sys.modules)
 superpose.lab.MLP, superpose.learning.train
 """
@@ -28,7 +29,7 @@ def test_importing_the_library_imports_three_packages():
     assert told.returncode == 0, told.stderr
     extra, apart, learning = told.stdout.splitlines()
     assert extra == "", "packages that are not torch, numpy or safetensors"
-    assert apart == "", "the lab and the command line are imported when they are asked for"
+    assert apart == "", "serving, the lab and the command line are imported when asked for"
     assert learning == "False"
 
 
@@ -41,7 +42,7 @@ def imported(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("part", ["lab", "cli"])
+@pytest.mark.parametrize("part", ["serving", "lab", "cli"])
 def test_nothing_in_the_library_imports_what_stands_on_it(part):
     library = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != part]
     above = {"cli", "__main__.py", "__init__.py"}  # may import the lab; __init__ does so for types

@@ -13,7 +13,7 @@ from superpose.nn.selection import same_task
 from superpose.pack import Packed, pack, unpack
 
 if TYPE_CHECKING:
-    from superpose import lab, learning
+    from superpose import lab, learning, serving
 
 __all__ = [
     "Packed",
@@ -30,12 +30,17 @@ __all__ = [
     "plan",
     "same_task",
     "save",
+    "serving",
     "superpose",
     "unpack",
     "unsuperpose",
 ]
 
-LAZY = ("lab", "learning")  # imported on first use, so that `import superpose` stays quick
+LAZY = (
+    "lab",
+    "learning",
+    "serving",
+)  # imported on first use, so that `import superpose` stays quick
 
 
 def __getattr__(name: str) -> Any:

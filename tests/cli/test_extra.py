@@ -1,4 +1,4 @@
-"""Commands without the extra `lab`: those of the lab name it, the others work."""
+"""Commands without an extra: those that need it name it, the others work."""
 
 import subprocess
 import sys
@@ -9,7 +9,9 @@ import pytest
 
 from superpose.cli import LAB, Command, main
 from superpose.errors import SuperposeError
-from superpose.lab import extra
+from superpose.extras import EXTRAS, require
+
+LAB_PACKAGES = EXTRAS["lab"]
 
 WITHOUT = """
 import sys
@@ -25,9 +27,10 @@ main(sys.argv[1:])
 """
 
 
-def without(*words):
+def without(*words, extra="lab"):
+    hidden = {name.partition(".")[0] for name in EXTRAS[extra]}
     return subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(hidden=set(extra.PACKAGES)), *words],
+        [sys.executable, "-c", WITHOUT.format(hidden=hidden), *words],
         capture_output=True,
         text=True,
     )
@@ -40,6 +43,15 @@ def test_a_command_of_the_lab_names_the_extra():
     assert told.stderr == (
         "superpose: run needs matplotlib, scikit-learn, Pillow, markdown-it-py (not installed): "
         'pip install "superpose[lab]"\n'
+    )
+
+
+def test_serving_names_its_extra():
+    told = without("serve", "many.safetensors", "--net", "torch.nn:Linear", extra="serve")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr == (
+        "superpose: serve needs starlette, uvicorn, httptools, uvloop, prometheus-client, grpcio, "
+        'protobuf (not installed): pip install "superpose[serve]"\n'
     )
 
 
@@ -73,15 +85,16 @@ def test_every_package_of_the_extra_is_asked_for(words, missing, monkeypatch, ca
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        f"superpose: {words[0]} needs {extra.PACKAGES[missing]} (not installed): "
+        f"superpose: {words[0]} needs {LAB_PACKAGES[missing]} (not installed): "
         'pip install "superpose[lab]"\n'
     )
 
 
-def test_the_packages_are_those_of_the_extra():
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_packages_are_those_of_the_extra(extra):
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    wanted = [line.partition(">=")[0] for line in project["optional-dependencies"]["lab"]]
-    assert sorted(extra.PACKAGES.values()) == sorted(wanted)
+    wanted = [line.partition(">=")[0] for line in project["optional-dependencies"][extra]]
+    assert sorted(EXTRAS[extra].values()) == sorted(wanted)
 
 
 def test_commands_that_import_the_lab_are_among_those_that_ask_for_it():
@@ -93,6 +106,6 @@ def test_commands_that_import_the_lab_are_among_those_that_ask_for_it():
 
 def test_a_figure_asks_for_its_own_package_only(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    extra.require("a figure", "matplotlib")
+    require("a figure", "matplotlib")
     with pytest.raises(SuperposeError, match=r"digits needs scikit-learn \(not installed\)"):
-        extra.require("the data set digits", "matplotlib", "sklearn")
+        require("the data set digits", "matplotlib", "sklearn")

@@ -18,9 +18,10 @@ from superpose.cli.plan import PlanCommand
 from superpose.cli.report import ReportCommand
 from superpose.cli.reproduce import ReproduceCommand
 from superpose.cli.run import RunCommand
+from superpose.cli.serve import ServeCommand
 from superpose.cli.unpack import UnpackCommand
 from superpose.errors import SuperposeError
-from superpose.lab.extra import require
+from superpose.extras import require
 
 Command = (
     Annotated[DemoCommand, subcommand("demo")]
@@ -33,6 +34,7 @@ Command = (
     | Annotated[InspectCommand, subcommand("inspect")]
     | Annotated[PlanCommand, subcommand("plan")]
     | Annotated[BenchCommand, subcommand("bench")]
+    | Annotated[ServeCommand, subcommand("serve")]
 )
 LAB = (DemoCommand, RunCommand, ReproduceCommand, ReportCommand, DataCommand, BenchCommand)
 
@@ -53,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         if isinstance(command, LAB):
             require(words[0])
+        elif isinstance(command, ServeCommand):
+            require(words[0], extra="serve")
         command.run()
     except (SuperposeError, OSError) as error:
         print(f"superpose: {error}", file=sys.stderr)

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import torch
 
 from superpose.errors import SuperposeError
+from superpose.extras import installed, require
 from superpose.lab.data.archives import UnusableError
 from superpose.lab.data.catalogue import CATALOGUE, Entry, Kind, find
 from superpose.lab.data.data_directory import directory
 from superpose.lab.data.fetch import fetch
 from superpose.lab.data.files import File
 from superpose.lab.data.formats import Bytes
-from superpose.lab.extra import installed, require
 
 NAMES = tuple(CATALOGUE)
 

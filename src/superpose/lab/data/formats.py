@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from superpose.lab.extra import require
+from superpose.extras import require
 
 Bytes = npt.NDArray[np.uint8]
 Arrays = tuple[Bytes, Bytes]  # images (N, C, H, W), labels (N,)

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from superpose.extras import require
 from superpose.lab.data.datasets import SCALES
 from superpose.lab.data.image_stream import ImageStream
 from superpose.lab.data.incremental import Incremental
 from superpose.lab.data.pool import Pair
 from superpose.lab.data.rotating import Rotating
-from superpose.lab.extra import require
 
 ROWS, COLUMNS = 10, 10
 

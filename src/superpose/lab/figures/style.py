@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from superpose.lab.extra import require
+from superpose.extras import require
 from superpose.learning.run_directory import write
 
 COLOURS = {  # Okabe and Ito's palette, its yellow left out because it is lost on white

@@ -1,0 +1,45 @@
+"""The packages of the extras `lab` and `serve`, and the error where one of them is missing."""
+
+import importlib.util
+
+from superpose.errors import SuperposeError
+
+EXTRAS = {
+    "lab": {
+        "matplotlib": "matplotlib",
+        "sklearn": "scikit-learn",
+        "PIL": "Pillow",
+        "markdown_it": "markdown-it-py",
+    },
+    "serve": {
+        "starlette": "starlette",
+        "uvicorn": "uvicorn",
+        "httptools": "httptools",
+        "uvloop": "uvloop",
+        "prometheus_client": "prometheus-client",
+        "grpc": "grpcio",
+        "google.protobuf": "protobuf",
+    },
+}
+"""Of each extra, the modules and the packages that they come in."""
+
+
+def require(what: str, *modules: str, extra: str = "lab") -> None:
+    """Refuse `what` if one of the modules (all of the extra, if none is named) is not installed.
+
+    >>> require("a figure", "matplotlib")
+    """
+    packages = EXTRAS[extra]
+    missing = [packages[name] for name in modules or packages if not installed(name)]
+    if missing:
+        raise SuperposeError(
+            f'{what} needs {", ".join(missing)} (not installed): pip install "superpose[{extra}]"'
+        )
+
+
+def installed(module: str) -> bool:
+    """Tell whether a module can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # of a package that is not there, or was hidden
+        return False

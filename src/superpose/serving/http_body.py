@@ -1,0 +1,133 @@
+"""Bodies of HTTP requests and answers: JSON, and the bytes of tensors after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from superpose.serving.request_error import RequestError
+from superpose.serving.service import Answer
+from superpose.serving.tensors import TensorData, from_bytes, from_list
+
+HEADER = "inference-header-content-length"
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON; send binary data")
+
+
+READER = json.JSONDecoder(parse_constant=_no_constant)
+WRITER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def split(body: bytes, told: str | None) -> tuple[dict[str, Any], memoryview]:
+    """The JSON part of a body, and the bytes after it."""
+    if told is None:
+        return json_object(body), memoryview(b"")
+    if not told.isdecimal() or int(told) > len(body):
+        raise RequestError(
+            400, f"Inference-Header-Content-Length: {told[:40]!r} of {len(body)} bytes"
+        )
+    return json_object(body[: int(told)]), memoryview(body)[int(told) :]
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """An object of JSON, which has no NaN."""
+    try:
+        found = READER.decode(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise RequestError(400, f"the body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise RequestError(400, "the body is not a JSON object")
+    return found
+
+
+def inputs_of(asked: Mapping[str, Any], blob: memoryview) -> dict[str, TensorData]:
+    """The tensors of a request, by name: of lists, or of the bytes in the order of the inputs."""
+    tensors: dict[str, TensorData] = {}
+    start = 0
+    for given in objects(asked, "inputs"):
+        name = text_of(given, "name", "an input")
+        if name in tensors:
+            raise RequestError(400, f"input {name!r} is there twice")
+        size = parameters_of(given).get("binary_data_size")
+        if size is None:
+            tensors[name] = from_list(
+                name, given.get("datatype"), given.get("shape"), given.get("data")
+            )
+            continue
+        if type(size) is not int or not 0 <= size <= len(blob) - start:
+            raise RequestError(
+                400, f"input {name!r}: binary_data_size is not a size of what was sent"
+            )
+        part = blob[start : start + size]
+        tensors[name] = from_bytes(name, given.get("datatype"), given.get("shape"), part)
+        start += size
+    if start < len(blob):
+        raise RequestError(400, f"{len(blob) - start} bytes after the last input belong to none")
+    return tensors
+
+
+def objects(asked: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """A list of objects; none, if it is not there."""
+    found = asked.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise RequestError(400, f"{key} is not a list of objects")
+    return found
+
+
+def text_of(given: Mapping[str, Any], key: str, of: str) -> str:
+    """A text that has to be there."""
+    found = given.get(key)
+    if not isinstance(found, str):
+        raise RequestError(400, f"{key} of {of} is not a text")
+    return found
+
+
+def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a request or a tensor."""
+    found = given.get("parameters", {})
+    if not isinstance(found, dict):
+        raise RequestError(400, "parameters is not an object")
+    return found
+
+
+def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> Response:
+    """The answer; outputs that are `binary` as bytes after the JSON."""
+    outputs, parts = [], []
+    for output, tensor in answer.outputs.items():
+        described: dict[str, Any] = {
+            "name": output,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+        }
+        if output in binary:
+            parts.append(tensor.to_bytes())
+            described["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            described["data"] = tensor.to_list()
+        outputs.append(described)
+    head: dict[str, Any] = {
+        "model_name": name,
+        "model_version": answer.version,
+        "parameters": {"task": answer.task},
+        "outputs": outputs,
+    }
+    if isinstance(told, str) and told:
+        head["id"] = told
+    try:
+        text = WRITER.encode(head).encode()
+    except ValueError as error:
+        raise RequestError(
+            422, "the answer holds NaN or infinity, which JSON has not: ask for binary_data"
+        ) from error
+    if not parts:
+        return Response(text, media_type="application/json")
+    return Response(
+        b"".join([text, *parts]),
+        media_type="application/octet-stream",
+        headers={HEADER: str(len(text))},
+    )

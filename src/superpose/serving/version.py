@@ -1,0 +1,248 @@
+"""A version of the served model: one file, loaded, checked and tried."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from superpose.errors import SuperposeError
+from superpose.model import Name, Superposed
+from superpose.serving.request_error import RequestError
+from superpose.serving.signature import Signature, TensorSpec, Varying, signature_of
+from superpose.serving.tensors import TensorData
+
+Array = np.ndarray[Any, Any]
+AUTO = "auto"  # the task is found from the input
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a file is served."""
+
+    inputs: tuple[TensorSpec, ...] = ()
+    pad: Mapping[str, float] = field(default_factory=dict)  # inputs that may be of different sizes
+    device: str = "cpu"
+
+
+@dataclass(eq=False)
+class Rows:
+    """Rows of one request, or of a part of it: the work of the batcher."""
+
+    version: Version
+    task: str
+    inputs: dict[str, TensorData]
+    sizes: dict[str, int]  # those that vary
+    rows: int
+    arrived: int = field(default_factory=perf_counter_ns)
+
+    @property
+    def kind(self) -> Hashable:
+        """Rows of one version share a batch if their shapes agree, or can be padded."""
+        fixed = (size for size in self.sizes.items() if size[0] not in self.version.padded)
+        return (id(self.version), *fixed)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outputs of rows, and how long it took, in nanoseconds."""
+
+    outputs: dict[str, TensorData]
+    tasks: list[str]  # of each row
+    batch_rows: int
+    queue: int
+    compute_input: int
+    compute_infer: int
+    compute_output: int
+
+
+class Version:
+    """A model that is ready to serve; it never changes."""
+
+    def __init__(self, model: Superposed, digest: str, options: Options) -> None:
+        self.model = model.eval().to(options.device)
+        self.digest = digest
+        self.device = torch.device(options.device)
+        self.pad = dict(options.pad)
+        self.tasks = _by_text(model.tasks)
+        self.recognises = callable(getattr(model, "recognise", None))
+        first = next(iter(self.tasks.values()))
+        self.signature = signature_of(model, options.inputs, lambda x: self._pass(x, first))
+        self.padded = _padded(self.signature, self.pad)
+        self._try_mixed()
+
+    @property
+    def name(self) -> str:
+        """The version that clients see: the first digits of the file's digest."""
+        return self.digest[:16]
+
+    def rows_of(self, task: str, inputs: dict[str, TensorData], most: int) -> list[Rows]:
+        """The works of a request, checked, of at most so many rows each."""
+        if task not in self.tasks:
+            if task != AUTO:
+                raise RequestError(404, f"there is no task {task!r}")
+            if not self.recognises:
+                raise RequestError(400, "this model cannot recognise tasks: name the task")
+        sizes = self.signature.sizes_of(inputs)
+        rows = sizes.pop("rows")
+        if rows <= most:
+            return [Rows(self, task, inputs, sizes, rows)]
+        works = []
+        for at in range(0, rows, most):
+            part = {n: TensorData(t.datatype, t.array[at : at + most]) for n, t in inputs.items()}
+            works.append(Rows(self, task, part, sizes, min(most, rows - at)))
+        return works
+
+    def run(self, works: Sequence[Rows]) -> list[Result]:
+        """One pass for all of the works, and for each its own rows."""
+        began = perf_counter_ns()
+        inputs = {spec.name: self._joined(spec, works) for spec in self.signature.inputs}
+        counts = [work.rows for work in works]
+        tasks = self._tasks(works, inputs)
+        each = list(chain.from_iterable(tasks))
+        ready = perf_counter_ns()
+        outputs = self._pass(inputs, each[0] if len(set(each)) == 1 else each)
+        passed = perf_counter_ns()
+        arrays = {spec: TensorData.of(outputs[spec.name]).array for spec in self.signature.outputs}
+        own = [
+            {spec.name: self._part(spec, array, end, work) for spec, array in arrays.items()}
+            for work, end in zip(works, accumulate(counts), strict=True)
+        ]
+        took = (ready - began, passed - ready, perf_counter_ns() - passed)
+        return [
+            Result(outputs, list(map(str, task)), len(each), began - work.arrived, *took)
+            for work, task, outputs in zip(works, tasks, own, strict=True)
+        ]
+
+    def _tasks(self, works: Sequence[Rows], inputs: dict[str, Tensor]) -> list[list[Name]]:
+        """The task of each row; where none was told, it is the one that the model finds."""
+        found = []
+        start = 0
+        for work in works:
+            if work.task in self.tasks:
+                found.append([self.tasks[work.task]] * work.rows)
+            else:
+                own = {name: tensor[start : start + work.rows] for name, tensor in inputs.items()}
+                found.append(self._recognised(own, work.rows))
+            start += work.rows
+        return found
+
+    @torch.no_grad()
+    def _recognised(self, inputs: dict[str, Tensor], rows: int) -> list[Name]:
+        model: Any = self.model
+        found = model.recognise(**inputs).task
+        each = found.tolist() if isinstance(found, Tensor) else found
+        each = each if isinstance(each, list) else [each] * rows
+        names = {number: name for name, number in self.model.superposition.names.items()}
+        return [one if one in self.tasks.values() else names[one] for one in each]
+
+    def _joined(self, spec: TensorSpec, works: Sequence[Rows]) -> Tensor:
+        arrays = [work.inputs[spec.name].array for work in works]
+        if spec.name in self.pad and len({array.shape[1:] for array in arrays}) > 1:
+            arrays = _filled(arrays, self.pad[spec.name])
+        joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return TensorData(spec.datatype, joined).tensor().to(self.device)
+
+    def _part(self, spec: TensorSpec, array: Array, end: int, work: Rows) -> TensorData:
+        """The rows of one work, without what padding added."""
+        cuts = [slice(end - work.rows, end)]
+        for size in spec.shape:
+            if isinstance(size, Varying) and size.name in self.padded:
+                cuts.append(slice(work.sizes[size.name]))
+            else:
+                cuts.append(slice(None))
+        return TensorData(spec.datatype, array[tuple(cuts)])
+
+    @torch.no_grad()
+    def _pass(self, inputs: dict[str, Tensor], task: Any) -> dict[str, Tensor]:
+        return {
+            name: tensor.detach().cpu()
+            for name, tensor in _named(self.model(**inputs, task=task)).items()
+        }
+
+    def _try_mixed(self) -> None:
+        """The first mixed batch finds out how such batches are computed: not at a user's cost."""
+        some = list(self.tasks.values())[:3]
+        if len(some) > 1:
+            signature_of(
+                self.model, self.signature.inputs, lambda x: self._pass(x, _repeated(some, x))
+            )
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _by_text(names: Sequence[Name]) -> dict[str, Name]:
+    """Tasks by what they are called in a URL."""
+    known: dict[str, Name] = {}
+    for name in names:
+        if str(name) in known:
+            raise SuperposeError(
+                f"the tasks {name!r} and {str(name)!r} have one name in the protocol"
+            )
+        known[str(name)] = name
+    return known
+
+
+def _named(value: Any) -> dict[str, Tensor]:
+    """The tensors that a network returns, by name; caches and the like are not served."""
+    if isinstance(value, Tensor):
+        return {"output": value}
+    items = (
+        value.items()
+        if isinstance(value, Mapping)
+        else ((f"output_{place}", one) for place, one in enumerate(value))
+        if isinstance(value, (tuple, list))
+        else ()
+    )
+    return {str(name): one for name, one in items if isinstance(one, Tensor)}
+
+
+def _padded(signature: Signature, pad: Mapping[str, float]) -> frozenset[str]:
+    """The sizes that rows of a batch need not share; checked."""
+    inputs = {spec.name: spec for spec in signature.inputs}
+    for name in pad:
+        if name not in inputs:
+            raise SuperposeError(f"pad: there is no input {name!r}: they are {', '.join(inputs)}")
+        if not any(isinstance(size, Varying) for size in inputs[name].shape):
+            raise SuperposeError(f"pad: no size of input {name!r} varies")
+    sizes = {s.name for n in pad for s in inputs[n].shape if isinstance(s, Varying)}
+    for name, spec in inputs.items():
+        for size in spec.shape:
+            if isinstance(size, Varying) and size.name in sizes and name not in pad:
+                raise SuperposeError(
+                    f"pad: input {name!r} has {size.name} too: tell what it is padded with"
+                )
+    for spec in signature.outputs if sizes else ():
+        if any(isinstance(size, Varying) and size.name is None for size in spec.shape):
+            raise SuperposeError(
+                f"pad: output {spec.name!r} has a size that is no input's, so what padding adds "
+                "to it cannot be taken away: serve without"
+            )
+    return frozenset(str(name) for name in sizes)
+
+
+def _filled(arrays: Sequence[Array], value: float) -> list[Array]:
+    """Arrays that are made as large as the largest, at the end of each dimension but the first."""
+    largest = [max(sizes) for sizes in zip(*(array.shape[1:] for array in arrays), strict=True)]
+    filled = []
+    for array in arrays:
+        more = [(0, size - own) for size, own in zip(largest, array.shape[1:], strict=True)]
+        filled.append(np.pad(array, [(0, 0), *more], constant_values=value))
+    return filled
+
+
+def _repeated(names: Sequence[Name], inputs: Mapping[str, Tensor]) -> list[Name]:
+    rows = len(next(iter(inputs.values())))
+    return [names[row % len(names)] for row in range(rows)]
