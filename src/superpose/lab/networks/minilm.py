@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
+from superpose.extras import installed
 from superpose.lab.data.materials import folder
-from superpose.lab.extra import installed
 
 NAME = "all-MiniLM-L6-v2"
 PADDING = 0  # the number of the token that fills a text up
