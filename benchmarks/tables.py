@@ -21,6 +21,7 @@ DOCUMENTS = [
     ROOT / name
     for name in (
         "README.md",
+        "docs/finetuning.md",
         "docs/learning.md",
         "docs/models.md",
         "docs/precision.md",
@@ -323,6 +324,11 @@ def precision() -> str:
     return "\n".join(lines)
 
 
+def fine_tunes() -> str:
+    """Pretrained networks fine-tuned again and again: accuracy and bytes of every method."""
+    return (ROOT / "results" / "pretrained" / "table.md").read_text().strip()
+
+
 def rows(name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((ROOT / f"results/{name}.json").read_text())["rows"]
     return found
@@ -436,6 +442,7 @@ TABLES = {
     "lowrank": lowrank,
     "capacity": capacity,
     "precision": precision,
+    "fine tunes": fine_tunes,
 }
 
 

@@ -169,6 +169,7 @@ STEP_GOALS = {
 def comparisons(device: torch.device, rounds: int) -> Iterator[Comparison]:
     """The rows of the table that are ratios of times in this process."""
     yield from _steps(device, rounds)
+    yield from _bases(device, rounds)
     yield from _mixed_batches(device, rounds)
     yield from _generation(device, rounds)
 
@@ -198,6 +199,35 @@ def _steps(device: torch.device, rounds: int) -> Iterator[Comparison]:
         yield Comparison(name, "the plain MLP", goal, rounds, partial(of_mlp, family))
     name = "training step, ResNet-18 width 32, binary"
     yield Comparison(name, "the plain ResNet-18", 1.08, max(rounds // 4, 3), of_resnet)
+
+
+def _bases(device: torch.device, rounds: int) -> Iterator[Comparison]:
+    """Pretrained networks: a base beside what is superposed, and inputs that are centred."""
+
+    def step(family: str, options: dict[str, Any]) -> Pair:
+        x, y = _batch(device, 128, 784)
+        model = sp.superpose(_mlp(), family, tasks=64, **options)
+        beside = _mlp() if "base" in options else sp.superpose(_mlp(), family, tasks=64)
+        return training_step(model, x, y, task=3), training_step(
+            beside, x, y, **({} if "base" in options else {"task": 3})
+        )
+
+    def mixed() -> Pair:
+        x, _ = _batch(device, 128, 784)
+        model = sp.superpose(_mlp(), "binary", tasks=64, base=True)
+        for task in model.tasks:
+            model.begin(task)
+        return forward_pass(model, x, task=torch.arange(128) % 64), forward_pass(_mlp(), x)
+
+    for family in ("binary", "hadamard"):
+        name = f"training step, MLP 2×1024, {family}, base"
+        pair = partial(step, family, {"base": True})
+        yield Comparison(name, "the plain MLP", 1.6, rounds, pair)
+    name = "training step, MLP 2×1024, binary, centred by task"
+    centred = partial(step, "binary", {"centre": "task"})
+    yield Comparison(name, "the same, not centred", 1.05, rounds, centred)
+    name = "128 rows of 64 tasks, MLP 2×1024, binary, base"
+    yield Comparison(name, "128 rows of one plain MLP", 2.1, rounds, mixed)
 
 
 def _mixed_batches(device: torch.device, rounds: int) -> Iterator[Comparison]:
