@@ -33,6 +33,7 @@ from superpose.nn.norm import (
 from superpose.nn.recurrent import GRU, LSTM, RNN
 from superpose.nn.registry import register
 from superpose.nn.selection import Selection
+from superpose.nn.statistics import Statistics
 
 __all__ = [
     "GRU",
@@ -63,6 +64,7 @@ __all__ = [
     "Selection",
     "Split",
     "SplitReLU",
+    "Statistics",
     "SyncBatchNorm",
     "register",
 ]
