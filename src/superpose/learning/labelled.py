@@ -9,8 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-Select = Literal["task", "context", "none"]
-"""Which number of its rows a network is told."""
+from superpose.model import Superposed
+
+Select = Literal["task", "context", "none", "found"]
+"""Which number of its rows a network is told; found is none, it finds out itself."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ class Labelled:
         if self.select == "none":
             logits: Tensor = model(self.x)
             return logits
+        if self.select == "found":
+            assert isinstance(model, Superposed)
+            known = model.recognisable
+            one = len(known) == 1
+            found = known[0] if one else model.recognise(self.x, among=known).task
+            return model(self.x, task=found)
         told = self.task if self.select == "task" else self.context
         return model(self.x, task=told)
 

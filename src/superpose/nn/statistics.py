@@ -128,9 +128,7 @@ class Usual(NamedTuple):
         if self.basis.shape[0]:
             parts = [self.basis * (1 - share).sqrt(), spread * (share / len(x)).sqrt()]
             every = torch.cat([*parts, shift.unsqueeze(0) * between.sqrt()])
-            _, vectors = torch.linalg.eigh(every @ every.mT)
-            largest = vectors[:, -self.basis.shape[0] :]
-            self.basis.copy_(largest.mT @ every)
+            self.basis.copy_(largest(every, len(self.basis)))
         within = spread.square().mean(0) * share + shift.square() * between
         self.variance.mul_(1 - share).add_(within)
         self.mean.add_(shift * share)
@@ -143,6 +141,36 @@ class Usual(NamedTuple):
         new = torch.stack([self.distance[0] + moved * recent, self.distance[1] * (1 - recent)])
         new[1] += around
         self.distance.copy_(new)
+
+
+def joined(one: Usual, other: Usual) -> Usual:
+    """The statistics of the rows of both."""
+    rows = one.rows + other.rows
+    share = other.rows / rows
+    shift, between = other.mean - one.mean, share * (1 - share)
+
+    def mixed(a: Tensor, b: Tensor) -> Tensor:
+        return a * (1 - share) + b * share
+
+    basis = one.basis
+    if len(basis):
+        parts = [one.basis * (1 - share).sqrt(), other.basis * share.sqrt()]
+        basis = largest(torch.cat([*parts, shift.unsqueeze(0) * between.sqrt()]), len(basis))
+    apart = (other.distance[0] - one.distance[0]).square() * between
+    distance = mixed(one.distance, other.distance) + torch.stack([torch.zeros_like(apart), apart])
+    return Usual(
+        rows,
+        mixed(one.mean, other.mean),
+        mixed(one.variance, other.variance) + shift.square() * between,
+        distance,
+        basis,
+    )
+
+
+def largest(rows: Tensor, count: int) -> Tensor:
+    """B (count, M) for which Bᵀ B is nearest to Rᵀ R, of rows R."""
+    _, vectors = torch.linalg.eigh(rows @ rows.mT)
+    return vectors[:, -count:].mT @ rows
 
 
 def working(tensor: Tensor) -> torch.dtype:

@@ -4,7 +4,7 @@ from superpose.nn.statistics import Statistics
 from superpose.recognition.evidence import Evidence, Judged
 from superpose.recognition.finding import EVIDENCE, Found, recognise
 from superpose.recognition.inputs import Inputs
-from superpose.recognition.memory import keep, recognisable, remember
+from superpose.recognition.memory import duplicates, join, keep, recognisable, remember
 from superpose.recognition.outputs import Outputs
 from superpose.recognition.shortlist import Shortlist
 
@@ -17,6 +17,8 @@ __all__ = [
     "Outputs",
     "Shortlist",
     "Statistics",
+    "duplicates",
+    "join",
     "keep",
     "recognisable",
     "recognise",
