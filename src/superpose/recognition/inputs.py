@@ -31,10 +31,10 @@ class Inputs(Evidence):
         layer = keeping(model)
         if layer is None:
             raise SuperposeError(nothing_kept())
-        numbers = sorted(set(tasks.flatten().tolist()))
+        sorts = tasks.unique()
+        numbers = sorts.tolist()
         _check_seen(model, layer, numbers)
         reached = inputs_of(model, layer, numbers[0], batch)
-        columns = {number: column for column, number in enumerate(numbers)}
         if reached.same_in_all_tasks:
             found = compare(layer, numbers, reached.x)
         else:
@@ -43,8 +43,7 @@ class Inputs(Evidence):
             told = [judged.surprise for judged in each if judged.surprise is not None]
             scores = torch.cat([judged.scores for judged in each], 1)
             found = Judged(scores, torch.cat(told, 1) if told else None)
-        place = torch.tensor([[columns[n] for n in row] for row in tasks.tolist()])
-        place = place.to(found.scores.device)
+        place = torch.searchsorted(sorts, tasks.contiguous()).to(found.scores.device)
         surprise = None if found.surprise is None else found.surprise.gather(1, place)
         return Judged(found.scores.gather(1, place), surprise)
 
@@ -66,8 +65,10 @@ def rows_seen(layer: Layer, number: int) -> int:
 
 def usual(layer: Layer, numbers: list[int]) -> Usual:
     """The statistics of several tasks."""
-    own = (layer.private["weight" + ending] for ending in INPUT_SHAPES)
-    return Usual(*(torch.stack([part.of(n) for n in numbers]) for part in own))
+    group = layer.private["weight_input_rows"].group  # which has nothing else in it
+    each = group.split(torch.stack([group.of(number) for number in numbers]))
+    own = {part.name: tensor for part, tensor in zip(group.parts, each, strict=True)}
+    return Usual(*(own["weight" + ending] for ending in INPUT_SHAPES))
 
 
 def compare(layer: Layer, numbers: list[int], x: Tensor) -> Judged:

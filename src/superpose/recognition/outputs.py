@@ -48,7 +48,7 @@ class Outputs(Evidence):
 
     def judge(self, model: Superposed, batch: Batch, tasks: Tensor) -> Judged:
         """Run every row in each of its tasks."""
-        _check_begun(model, sorted(set(tasks.flatten().tolist())))
+        _check_begun(model, tasks.unique().tolist())
         rows = torch.arange(batch.rows).repeat_interleave(tasks.shape[1])
         measure, each = MEASURES[self.measure], tasks.flatten()
         scores = [
