@@ -1,7 +1,8 @@
 """The task found, not told: accuracy told and found, by kind of evidence, and unknown inputs.
 
     python benchmarks/recognise.py permuted-10 permuted-10-wide permuted-50 rotated-36
-    python benchmarks/recognise.py stream-permuted-10 stream-permuted-50 stream-rotating-fashion
+    python benchmarks/recognise.py stream-returning stream-permuted-10 stream-permuted-50
+    python benchmarks/recognise.py stream-rotating-fashion permuted-250
 
 trains each network (runs are kept in --runs, and gone on with), measures, and writes
 results/recognise/NAME.json.
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -70,7 +72,21 @@ class Unbroken:
     method: str = "hadamard"
 
 
+class Returning(Permuting):
+    """Permutations that come back, in an order that nobody tells."""
+
+    order = (0, 1, 2, 0, 3, 1, 4, 3, 2, 4, 0, 1)
+
+    def __len__(self) -> int:
+        return self.period * len(self.order)
+
+    def task_at(self, step: int) -> int:
+        """Look it up."""
+        return self.order[step // self.period]
+
+
 STREAMS = {
+    "stream-returning": Unbroken(lambda: Returning(load("mnist"), tasks=5, period=150)),
     "stream-permuted-10": Unbroken(lambda: Permuting(load("mnist"), tasks=10, period=500)),
     "stream-permuted-50": Unbroken(lambda: Permuting(load("mnist"), tasks=50, period=1000)),
     "stream-rotating-fashion": Unbroken(
@@ -106,10 +122,34 @@ def learn_unbroken(name: str, runs: Path) -> dict[str, Any]:
         "method": given.method,
         "told": 100 * results["told"]["mean_all"],
         "found": 100 * results["found"]["mean_all"],
+        "found_together": 100 * fmean(found.pop("together")),
         "found_over_time": results["found"]["first"],
         "told_over_time": results["told"]["first"],
         **found,
     }
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """The context found at every step, coloured by the task that the stream had."""
+    from matplotlib import pyplot as plt
+
+    from superpose.lab.figures.style import save, style
+
+    with style():
+        figure, axes = plt.subplots(figsize=(6.4, 2.6), layout="constrained")
+        known: set[str] = set()
+        for context, start, stop, met in found["spans"]:
+            task = max(met, key=met.get)
+            label = None if task in known else f"permutation {int(task) + 1}"
+            known.add(task)
+            axes.barh(context + 1, stop - start, left=start, color=f"C{task}", label=label)
+        for begun in found["begun"]:
+            axes.plot(begun["step"], begun["context"] + 1, "k|", markersize=14)
+        axes.set(xlabel="step (black: a new context is begun)", ylabel="context found")
+        axes.set_yticks(range(1, found["contexts"] + 1))
+        axes.invert_yaxis()
+        figure.legend(loc="outside right upper", frameon=False)
+        save(figure, path)
 
 
 def measure(name: str, runs: Path) -> dict[str, Any]:
@@ -276,6 +316,8 @@ def main() -> None:
         made = learn_unbroken if name in STREAMS else measure
         found = made(name, given.runs)
         (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+        if name == "stream-returning":
+            draw(found, RESULTS / name)
         print(json.dumps(found, indent=2), flush=True)
 
 

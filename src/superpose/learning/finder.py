@@ -115,8 +115,11 @@ class Finder:
         self.contexts += 1
         return self.contexts - 1
 
-    def summary(self) -> dict[str, Any]:
-        """When each context began and which task it met then, every change, and what is alike."""
+    def summary(self, together: list[float]) -> dict[str, Any]:
+        """When each context began and which task it met then, every change, and what is alike.
+
+        `together` is the accuracy on each test set, its rows recognised together.
+        """
         begun: dict[int, dict[str, Any]] = {}
         for span in self.spans:
             first = {"context": span.context, "step": span.start, "task": int(next(iter(span.met)))}
@@ -125,6 +128,7 @@ class Finder:
             "contexts": self.contexts,
             "begun": list(begun.values()),
             "spans": [[s.context, s.start, s.stop, s.met] for s in self.spans],
+            "together": together,
             "joinable": [list(pair) for pair in duplicates(self.model)],
         }
 

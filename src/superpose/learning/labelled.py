@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from superpose.model import Superposed
 
-Select = Literal["task", "context", "none", "found"]
-"""Which number of its rows a network is told; found is none, it finds out itself."""
+Select = Literal["task", "context", "none", "found", "together"]
+"""Which number of its rows a network is told; or it finds it, of each row, or of all together."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,13 @@ class Labelled:
         if self.select == "none":
             logits: Tensor = model(self.x)
             return logits
-        if self.select == "found":
+        if self.select in ("found", "together"):
             assert isinstance(model, Superposed)
             known = model.recognisable
             one = len(known) == 1
-            found = known[0] if one else model.recognise(self.x, among=known).task
-            return model(self.x, task=found)
+            together = self.select == "together"
+            found = None if one else model.recognise(self.x, among=known, together=together)
+            return model(self.x, task=known[0] if found is None else found.task)
         told = self.task if self.select == "task" else self.context
         return model(self.x, task=told)
 

@@ -229,7 +229,7 @@ def train(
             "method": chosen.name,
             **summarise(records, stream.tasks),
             "numbers": {**numbers_stored(model), "penalty": hook.numbers},
-            **({} if finder is None else {"found": finder.summary()}),
+            **({} if finder is None else {"found": finder.summary(_together(model, stream))}),
         }
         timings = clock.timings()
         if run is not None:
@@ -264,6 +264,12 @@ def _grouped(
     if not 0 < rank_lr < float("inf"):
         raise SuperposeError(f"rank_lr={rank_lr}: a learning rate is a number above 0")
     return model.parameter_groups(lr, rank_lr=rank_lr)
+
+
+def _together(model: nn.Module, stream: Stream) -> list[float]:
+    """The accuracy on each test set if it is known that all of its rows are of one task."""
+    tests = (Labelled(*stream.test(k), k, k, "together") for k in range(stream.tasks))
+    return [accuracy(model, test) for test in tests]
 
 
 def consolidate(hook: Hook, model: nn.Module, learned: Learned | FoundBatches, seed: int) -> None:
