@@ -129,6 +129,38 @@ def learn_unbroken(name: str, runs: Path) -> dict[str, Any]:
     }
 
 
+def learn_doubt(name: str, runs: Path) -> dict[str, Any]:
+    """Tasks found by outputs alone, without and with training that teaches doubt."""
+    found: dict[str, Any] = {"command": f"python benchmarks/recognise.py {name}"}
+    stream = Permuting(load("mnist"), tasks=8, period=400)
+    for chosen in ("hadamard+projection", "hadamard+projection+doubt"):
+        torch.manual_seed(0)
+        out = train(
+            MLP(784, 256, 10, 2, bias=False),
+            stream,
+            method(chosen, private="none"),
+            lr=6e-4,
+            matrix="ends",
+            evaluate_every=400,
+            out=runs / f"{name}-{chosen}",
+            resume=True,
+            display=Lines(),
+        )
+        model: Any = out.model.eval()
+        found[chosen] = {"told": 100 * out.result["mean_all"]}
+        for evidence in ("outputs", "entropy"):
+            right = told = 0
+            for task in range(stream.tasks):
+                x, y = (tensor[:1000] for tensor in stream.test(task))
+                with torch.no_grad():
+                    names = model.recognise(x, evidence=evidence).task
+                    right += int((model(x, task=names).argmax(1) == y).sum())
+                told += sum(one == task for one in names)
+            share = 100 / (1000 * stream.tasks)
+            found[chosen][evidence] = {"accuracy": right * share, "task_right": told * share}
+    return found
+
+
 def draw(found: dict[str, Any], path: Path) -> None:
     """The context found at every step, coloured by the task that the stream had."""
     from matplotlib import pyplot as plt
@@ -307,13 +339,13 @@ def seconds(model: Any, stream: Permuting, given: Protocol) -> dict[str, Any]:
 def main() -> None:
     """Measure what is named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="+", choices=[*PROTOCOLS, *STREAMS])
+    parser.add_argument("names", nargs="+", choices=[*PROTOCOLS, *STREAMS, "doubt"])
     parser.add_argument("--runs", type=Path, default=Path("runs/recognise"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     RESULTS.mkdir(parents=True, exist_ok=True)
     for name in given.names:
-        made = learn_unbroken if name in STREAMS else measure
+        made = {"doubt": learn_doubt, **dict.fromkeys(STREAMS, learn_unbroken)}.get(name, measure)
         found = made(name, given.runs)
         (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
         if name == "stream-returning":

@@ -1,6 +1,7 @@
 """Tasks found while learning: when contexts begin, are taken up again, and end."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from learning.problems import make_net, make_stream
 from torch import nn
 
 import superpose as sp
-from superpose.learning import HOOKS, Interrupted, Quiet, method, train
+from superpose.learning import HOOKS, Hook, Interrupted, Quiet, method, train
 from superpose.learning.shuffle import ORDER, shuffle
 
 SAME = ("metrics.jsonl", "result.json")
@@ -90,6 +91,26 @@ def test_the_tasks_of_the_stream_are_never_told():
     for name, tensor in honest.model.state_dict().items():
         assert torch.equal(tensor, liar.model.state_dict()[name])
     assert liar.result["found"]["spans"][0][3] == {"0": 7, "1": 7, "2": 6}
+
+
+class Ended(Hook):
+    """Takes note of what it is told to remember."""
+
+    def __init__(self):
+        self.seen = []
+
+    def after_task(self, batches, generator):
+        self.seen.append([(batch.context, batch.task, batch.x) for batch in batches])
+
+
+def test_hooks_remember_a_context_when_it_ends():
+    hook, stream = Ended(), Recurring()
+    learn(method=replace(method("binary"), hook=hook), stream=stream)
+    assert [seen[0][:2] for seen in hook.seen] == [(0, 0), (1, 1), (0, 0), (2, 2)]
+    assert all(len(seen) == 20 for seen in hook.seen)
+    latest, first = hook.seen[1][0][2], hook.seen[1][-1][2]
+    assert torch.equal(latest, stream.batch(39)[0])
+    assert torch.equal(first, stream.batch(20)[0])
 
 
 def test_tests_are_recognised_row_by_row():

@@ -83,6 +83,19 @@ def test_own_rows_are_no_surprise_and_others_are():
     assert (known.surprise(known.distances(rows(2000))[0]) > 3).double().mean() < 0.02
 
 
+def test_usual_distances_are_those_of_rows_that_were_not_seen_yet():
+    own = empty(6)
+    own.update(rows(40))
+    first = several(own).distances(rows(40))[0].log()
+    torch.testing.assert_close(own.distance[0], first.mean())
+    more = rows(40, seed=3)
+    second = several(own).distances(more)[0].log()
+    own.update(more)
+    torch.testing.assert_close(own.distance[0], (first.mean() + second.mean()) / 2)
+    both = torch.cat([first, second])
+    torch.testing.assert_close(own.distance[1], both.var(correction=0))
+
+
 def test_statistics_that_forget_follow_the_latest_batches():
     own = empty(3)
     for step in range(200):
