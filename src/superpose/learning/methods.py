@@ -81,8 +81,8 @@ def method(
     and `fast-localmix` (complex contexts, for a stream with a new context at every step).
     Hooks: the penalties `ewc`, `ewc-online` and `si`, `replay`, and, for superposed networks,
     `projection`, `projection-means` and `doubt`. `strength` and `samples` go to those hooks that
-    have them; what else is given goes to `superpose`, such as `private="none"`. Other options of a hook, or
-    one of your own: `dataclasses.replace(method("binary"), hook=EWC(samples=4096))`, or
+    have them; what else is given goes to `superpose`, such as `private="none"`. Other options of a
+    hook, or one of your own: `dataclasses.replace(method("binary"), hook=EWC(samples=4096))`, or
     `hook=Hooks(EWC(), Mine())`.
 
     >>> method("binary+ewc", strength=3).hook.strength
