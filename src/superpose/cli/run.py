@@ -136,7 +136,7 @@ class RunCommand(Settings):
         if "found" in result:
             changes = len(result["found"]["spans"]) - 1
             console.print(
-                f"{result['found']['contexts']} contexts begun, {changes} changes noticed"
+                f"{result['found']['contexts']} contexts begun; changes noticed: {changes}"
             )
         if "numbers" in result:
             numbers, seconds = result["numbers"]["stored"], result["timings"]["seconds"]
