@@ -32,6 +32,10 @@ def test_example(path, capsys, monkeypatch, tmp_path):
         together, alone = result
         assert together > 0.9
         assert alone < 0.6
+    elif path.stem == "find_the_task":
+        right, noticed = result
+        assert right > 0.98
+        assert noticed > 0.9
     elif path.stem == "own_model_and_data":
         assert min(result["binary"], result["hadamard+ewc-online"]) > result["standard"] + 0.1
     elif path.stem == "compose_contexts" or path.stem.startswith("serve_"):

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from superpose import contexts, nn
+from superpose import contexts, nn, recognition
 from superpose.analysis import crosstalk, plan
 from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
@@ -28,6 +28,7 @@ __all__ = [
     "nn",
     "pack",
     "plan",
+    "recognition",
     "same_task",
     "save",
     "serving",

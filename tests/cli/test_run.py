@@ -125,3 +125,16 @@ def test_one_seed_does_not_take_the_place_of_several(tmp_path, capsys):
             main([*several, *resume])
         assert "a result that is not one run's" in capsys.readouterr().err
     assert (tmp_path / "result.json").read_bytes() == before
+
+
+def test_tasks_are_found_without_being_told(tmp_path, capsys):
+    call = ["run", "permuting-mnist", *SMALL, "--method", "binary", "--tasks-found"]
+    main([*call, "--out", str(tmp_path)])
+    assert "2 contexts begun; changes noticed: 1" in capsys.readouterr().out
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert [span[:3] for span in result["found"]["spans"]] == [[0, 0, 12], [1, 12, 24]]
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["about"]["tasks_found"] is True
+    main(["run", "permuting-mnist", *SMALL, "--out", str(tmp_path / "told"), "--quiet"])
+    told = json.loads((tmp_path / "told" / "config.json").read_text())
+    assert "tasks_found" not in told["about"]  # runs that began before there was such a choice

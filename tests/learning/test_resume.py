@@ -53,6 +53,7 @@ def contents(folder):
         ("binary+si", {"optimiser": "adam"}),
         ("hadamard+projection", {"schedule": "cosine"}),
         ("replay", {}),
+        ("hadamard+doubt", {}),
         ("hadamard+projection+ewc+replay", {"reset": True}),
     ],
 )

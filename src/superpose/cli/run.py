@@ -133,6 +133,11 @@ class RunCommand(Settings):
             table.add_row(name.replace("_", " "), text)
         console = Console(highlight=False)
         console.print(table)
+        if "found" in result:
+            changes = len(result["found"]["spans"]) - 1
+            console.print(
+                f"{result['found']['contexts']} contexts begun; changes noticed: {changes}"
+            )
         if "numbers" in result:
             numbers, seconds = result["numbers"]["stored"], result["timings"]["seconds"]
             console.print(

@@ -171,6 +171,7 @@ def comparisons(device: torch.device, rounds: int) -> Iterator[Comparison]:
     yield from _steps(device, rounds)
     yield from _bases(device, rounds)
     yield from _mixed_batches(device, rounds)
+    yield from _recognition(device, rounds)
     yield from _generation(device, rounds)
 
 
@@ -285,6 +286,20 @@ def _mixed_batches(device: torch.device, rounds: int) -> Iterator[Comparison]:
         yield Comparison(name, one, 1.25, some, partial(of_resnet, conv))
     name = "test sets of 50 tasks, 200 rows each, as mixed batches"
     yield Comparison(name, "50 passes, a task each", 1.0, some, of_tests)
+
+
+def _recognition(device: torch.device, rounds: int) -> Iterator[Comparison]:
+    """The task of each row found by statistics of inputs, none of them told."""
+
+    def of_mlp() -> Pair:
+        model = sp.superpose(_mlp(), "binary", tasks=250, recognise=True).to(device).eval()
+        for task in range(250):
+            model.remember(torch.randn(8, 784, device=device), task=task)
+        x, _ = _batch(device, 128, 784)
+        return lambda: model.recognise(x), forward_pass(_mlp(), x)
+
+    name = "finding the tasks of 128 rows among 250, MLP 2×1024"
+    yield Comparison(name, "128 rows of one plain MLP", 10.0, max(rounds // 2, 3), of_mlp)
 
 
 def _generation(device: torch.device, rounds: int) -> Iterator[Comparison]:

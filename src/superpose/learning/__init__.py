@@ -1,6 +1,7 @@
 """Learning task after task: one loop for all streams, models and methods."""
 
 from superpose.learning.display import Display, Lines, LiveTable, Progress, Quiet
+from superpose.learning.doubt import Doubt
 from superpose.learning.hooks import Hook, Hooks
 from superpose.learning.interrupt import Interrupted
 from superpose.learning.labelled import Labelled
@@ -22,6 +23,7 @@ __all__ = [
     "SI",
     "Batch",
     "Display",
+    "Doubt",
     "Hook",
     "Hooks",
     "Interrupted",

@@ -9,8 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-Select = Literal["task", "context", "none"]
-"""Which number of its rows a network is told."""
+from superpose.model import Superposed
+
+Select = Literal["task", "context", "none", "found", "together"]
+"""Which number of its rows a network is told; or it finds it, of each row, or of all together."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,13 @@ class Labelled:
         if self.select == "none":
             logits: Tensor = model(self.x)
             return logits
+        if self.select in ("found", "together"):
+            assert isinstance(model, Superposed)
+            known = model.recognisable
+            one = len(known) == 1
+            together = self.select == "together"
+            found = None if one else model.recognise(self.x, among=known, together=together)
+            return model(self.x, task=known[0] if found is None else found.task)
         told = self.task if self.select == "task" else self.context
         return model(self.x, task=told)
 

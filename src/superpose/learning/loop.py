@@ -16,6 +16,7 @@ from superpose.learning import display as displays
 from superpose.learning.clock import Clock
 from superpose.learning.display import Display, Progress
 from superpose.learning.evaluation import Timetable, accuracy
+from superpose.learning.finder import FOUND, MOST_CONTEXTS, Finder, FoundBatches
 from superpose.learning.hooks import Hook
 from superpose.learning.interrupt import Interrupted, stop_at_step
 from superpose.learning.labelled import Labelled, Select
@@ -64,6 +65,7 @@ def train(
     display: Display | None = None,
     tensorboard: bool = False,
     stop: Callable[[], bool] | None = None,
+    tasks: str = "told",
 ) -> Outcome:
     """Learn a stream, task after task, and measure what is kept of each.
 
@@ -77,6 +79,10 @@ def train(
     The first and the current task are tested every `evaluate_every` steps and when a task ends,
     all of them at the end. `matrix="full"` tests all tasks learned so far whenever one ends,
     "ends" does not, and "auto" is "full" up to 20 tasks.
+
+    With `tasks="found"`, nothing is told of tasks: where the inputs change, the context changes, to
+    a new one or to the one that they had before, and each test row is recognised by its inputs.
+    The result says in `found` when each context began, and which task of the stream it met.
 
     With `out`, the run is written to a directory, saved every `save_every` seconds, and can be
     resumed to end with the very numbers of a run that was never stopped. `about` is noted in its
@@ -96,18 +102,27 @@ def train(
         raise SuperposeError(f"label_smoothing={label_smoothing}: it is a share, from 0 to 1")
     if tensorboard:
         writer_class()
+    if tasks not in ("told", FOUND):
+        raise SuperposeError(f"tasks={tasks!r}: use 'told' or {FOUND!r}")
+    if tasks == FOUND and schedule != "constant":
+        raise SuperposeError(
+            f"schedule={schedule!r} falls within each task, and of tasks that are found nobody "
+            "knows how long they are: use 'constant'"
+        )
     chosen = as_method(method, model)
     factor = named("schedule", SCHEDULES, schedule)
     parts = segments(stream)
     timetable = Timetable(stream, parts, matrix, evaluate_every)
     count = stream.contexts if chosen.select == "context" else stream.tasks
-    model = chosen.make(model, count, seed)
+    model = chosen.make(model, MOST_CONTEXTS if tasks == FOUND else count, seed)
+    finder = Finder(model) if tasks == FOUND else None
+    select: Select = chosen.select if finder is None else "found"
     trained = [p for p in model.parameters() if p.requires_grad]
     updates = make_optimiser(optimiser, _grouped(model, trained, lr, rank_lr), lr)
     rates = [group["lr"] for group in updates.param_groups]
     hook = chosen.hook
     hook.begin(model)
-    training = Training(model, updates, hook)
+    training = Training(model, updates, hook, finder)
     config = {
         "about": about or {},
         "method": chosen.name,
@@ -123,6 +138,7 @@ def train(
         "evaluate_every": evaluate_every,
         "matrix": timetable.matrix,
         "seed": seed,
+        **({} if finder is None else {"tasks": tasks}),
     }
 
     with ExitStack() as stack:
@@ -131,6 +147,8 @@ def train(
         stack.enter_context(torch.random.fork_rng())
         torch.manual_seed(seed)
         together = stack.enter_context(replicas())
+        if finder is not None and together.count > 1:
+            raise SuperposeError("tasks='found' is for one process: start it without torchrun")
         if not together.leads:
             out, display, tensorboard = None, displays.Quiet(), False
         run = None if out is None else stack.enter_context(RunDirectory(out, config, resume))
@@ -140,6 +158,8 @@ def train(
         if state is not None:
             training.load(state)
             if finished is not None and training.step == len(stream):
+                if finder is not None:
+                    finder.trim()
                 return Outcome(model, finished, {} if run is None else run.timings)
         logs = [] if run is None else [run.append]
         if tensorboard:
@@ -152,14 +172,22 @@ def train(
 
         for part in parts:
             for step in range(max(part.start, training.step), part.stop):
-                if reset and step == part.start:
+                given = stream.batch(step)
+                if finder is None:
+                    labelled, begins = Labelled(*given, select=chosen.select), step == part.start
+                else:
+                    ended = finder.find(given[0], step, given[2])
+                    if ended is not None:
+                        consolidate(hook, model, FoundBatches(stream, ended), seed)
+                    own, begins = finder.context, finder.spans[-1].start == step
+                    labelled = Labelled(given[0], given[1], own, own, "context")
+                if reset and begins:
                     updates.state.clear()
                 share = hook.pace * factor((step - part.start) / (part.stop - part.start))
                 for group, rate in zip(updates.param_groups, rates, strict=True):
                     group["lr"] = rate * share
 
-                batch = hook.before_forward(Labelled(*stream.batch(step), select=chosen.select))
-                batch = together.share(batch)
+                batch = together.share(hook.before_forward(labelled))
                 logits = batch.through(model)
                 loss = F.cross_entropy(logits, batch.y, label_smoothing=label_smoothing)
                 loss = hook.after_forward(batch, logits, loss)
@@ -172,16 +200,18 @@ def train(
                 training.count(loss)
 
                 done = step + 1
-                if done == part.stop and done < len(stream):
+                if finder is None and done == part.stop and done < len(stream):
                     consolidate(hook, model, Learned(stream, part, chosen.select), seed)
                 due = timetable.due(part, done)
                 if due or done % CHECK_EVERY == 0:
                     training.check()
                 if due:
                     with clock.evaluating():
-                        tests = (Labelled(*stream.test(k), k, k, chosen.select) for k in due)
+                        tests = (Labelled(*stream.test(k), k, k, select) for k in due)
                         found = {str(test.task): accuracy(model, test) for test in tests}
                     records.append(training.record(part.task, found, end=done == part.stop))
+                    if finder is not None:
+                        records[-1]["context"] = finder.context
                     for log in logs:
                         log(records[-1])
                 if due or clock.due("show", SHOW_EVERY):
@@ -199,11 +229,14 @@ def train(
             "method": chosen.name,
             **summarise(records, stream.tasks),
             "numbers": {**numbers_stored(model), "penalty": hook.numbers},
+            **({} if finder is None else {"found": finder.summary(_together(model, stream))}),
         }
         timings = clock.timings()
         if run is not None:
             run.save(training.save(), timings)
             run.finish(result)
+        if finder is not None:
+            finder.trim()
         return Outcome(model, result, timings)
 
 
@@ -233,7 +266,13 @@ def _grouped(
     return model.parameter_groups(lr, rank_lr=rank_lr)
 
 
-def consolidate(hook: Hook, model: nn.Module, learned: Learned, seed: int) -> None:
+def _together(model: nn.Module, stream: Stream) -> list[float]:
+    """The accuracy on each test set if it is known that all of its rows are of one task."""
+    tests = (Labelled(*stream.test(k), k, k, "together") for k in range(stream.tasks))
+    return [accuracy(model, test) for test in tests]
+
+
+def consolidate(hook: Hook, model: nn.Module, learned: Learned | FoundBatches, seed: int) -> None:
     """Let the hook remember a task, for which it may see its batches again."""
     model.eval()
     hook.after_task(learned, torch.Generator().manual_seed(seed + learned.part.stop))

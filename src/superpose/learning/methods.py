@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from superpose import contexts
 from superpose.cost import size
 from superpose.errors import SuperposeError
+from superpose.learning.doubt import Doubt
 from superpose.learning.hooks import Hook, Hooks
 from superpose.learning.labelled import Select
 from superpose.learning.penalties import EWC, SI, OnlineEWC
@@ -29,6 +30,7 @@ HOOKS: dict[str, Callable[..., Hook]] = {
     "si": SI,
     "replay": Replay,
     "projection": Projection,
+    "doubt": Doubt,
     "projection-means": functools.partial(Projection, means=True),
 }
 FAST: dict[str, contexts.Family] = {
@@ -78,9 +80,9 @@ def method(
     one unless `head` names another), `separate` (a network for each task), a family's name, `fast`
     and `fast-localmix` (complex contexts, for a stream with a new context at every step).
     Hooks: the penalties `ewc`, `ewc-online` and `si`, `replay`, and, for superposed networks,
-    `projection` and `projection-means`. `strength` and `samples` go to those hooks that have them;
-    what else is given goes to `superpose`, such as `private="none"`. Other options of a hook, or
-    one of your own: `dataclasses.replace(method("binary"), hook=EWC(samples=4096))`, or
+    `projection`, `projection-means` and `doubt`. `strength` and `samples` go to those hooks that
+    have them; what else is given goes to `superpose`, such as `private="none"`. Other options of a
+    hook, or one of your own: `dataclasses.replace(method("binary"), hook=EWC(samples=4096))`, or
     `hook=Hooks(EWC(), Mine())`.
 
     >>> method("binary+ewc", strength=3).hook.strength

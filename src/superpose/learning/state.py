@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
+from superpose.learning.finder import Finder
 from superpose.learning.hooks import Hook
 from superpose.learning.metrics import Record
 
@@ -16,8 +17,14 @@ TOO_MUCH = 100.0  # times the loss of the first step: no task that is learned co
 class Training:
     """Model, optimiser, hook, random state, how many steps are done and the loss since when."""
 
-    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, hook: Hook) -> None:
-        self.model, self.optimiser, self.hook = model, optimiser, hook
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        hook: Hook,
+        finder: Finder | None = None,
+    ) -> None:
+        self.model, self.optimiser, self.hook, self.finder = model, optimiser, hook, finder
         self.step = 0
         self._steps = 0  # since the last record
         self._loss = self._last = torch.zeros(())
@@ -63,10 +70,19 @@ class Training:
             "steps": self._steps,
             "loss": self._loss,
             "first_loss": float(self._first_loss),
+            **({} if self.finder is None else {"found": self.finder.state_dict()}),
         }
 
     def load(self, saved: dict[str, Any]) -> None:
         """Go on from what `save` told."""
+        if ("found" in saved) != (self.finder is not None):
+            raise SuperposeError(
+                "the run was started with tasks "
+                + ("found" if "found" in saved else "told")
+                + ": go on with the same, or choose another directory"
+            )
+        if self.finder is not None:
+            self.finder.load_state_dict(saved["found"])
         self.model.load_state_dict(saved["model"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.hook.load_state_dict(saved["penalty"])

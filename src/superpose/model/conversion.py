@@ -25,6 +25,7 @@ from superpose.nn.layer import ROWS, Layer
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.private import PrivateState
 from superpose.nn.quantised import full, is_quantised
+from superpose.nn.statistics import Statistics, as_statistics
 
 S = TypeVar("S", bound=Superposed)
 
@@ -47,6 +48,7 @@ def superpose(
     centre: str | None = None,
     min_inputs: int = 0,
     bind_frozen: bool = False,
+    recognise: bool | str | Statistics = False,
 ) -> Superposed:
     """A copy of `net` that holds many models in one set of weights, one for each task.
 
@@ -74,6 +76,9 @@ def superpose(
     row: most of what tasks have in common, and disturb each other by, is a mean. Layers that bind
     fewer inputs than `min_inputs`, for each group, are private as a whole. Weights that are frozen
     in the network (`requires_grad=False`) are not bound but with `bind_frozen=True`.
+
+    `recognise=True` lets each task keep statistics of the network's inputs while it learns, so that
+    `model.recognise(x)` finds the task of x; the name of a layer, or `nn.Statistics`, says which.
 
     The rows of a batch are in the first dimension of every tensor that the network is given;
     `batch_dim` says where they are else, as a number or by the argument's name, with None for a
@@ -114,6 +119,7 @@ def superpose(
             centre=centre,
             min_inputs=min_inputs,
             rank=rank,
+            recognise=as_statistics(recognise),
         ),
         Superposed,
     )

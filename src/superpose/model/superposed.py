@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -37,6 +37,9 @@ from superpose.nn.selection import (
     outside,
     untraced,
 )
+
+if TYPE_CHECKING:
+    from superpose.recognition import Evidence, Found
 
 _last: WeakKeyDictionary[nn.Module, tuple[Any, Kept, Selection]] = WeakKeyDictionary()
 """The selection that each model made last: the tokens of a text are generated with one."""
@@ -179,6 +182,53 @@ class Superposed(nn.Module):
         torch.Size([2])
         """
         return private_state(self).of(self.superposition.number(task))
+
+    @property
+    def recognisable(self) -> list[Name]:
+        """The tasks of whose inputs something is known, so that `recognise` can find them."""
+        from superpose import recognition  # it stands on the model, so it is imported when asked
+
+        return recognition.recognisable(self)
+
+    def remember(self, *inputs: Any, task: Name, **options: Any) -> None:
+        """Take note of what inputs of a task look like, so that `recognise` can find it.
+
+        The inputs, which need no labels, are given as to the model. They add to what the task kept
+        of earlier ones, while it learned or by such a call. Nothing is learned from them.
+        """
+        from superpose import recognition
+
+        recognition.remember(self, inputs, options, task)
+
+    def recognise(
+        self,
+        *inputs: Any,
+        among: Iterable[Name] | None = None,
+        together: bool = False,
+        evidence: str | Evidence | None = None,
+        **options: Any,
+    ) -> Found:
+        """Find the task of each row: `model(x, task=model.recognise(x).task)`.
+
+        `together=True` is for rows that are known to be of one task, whose evidence adds up;
+        `among` names the tasks that are possible. `evidence` is "inputs" (statistics that tasks
+        keep of their inputs, the default where there are some), "outputs" (log-sum-exp of a
+        classifier's outputs in every task, the default else), "entropy" (of the outputs),
+        "shortlist" (outputs, for the eight likeliest tasks by their inputs), or an `Evidence`.
+
+        >>> from superpose import superpose
+        >>> model = superpose(nn.Linear(8, 3), tasks=["cats", "dogs"])
+        >>> model.remember(torch.randn(100, 8), task="cats")
+        >>> model.remember(torch.randn(100, 8) + 2, task="dogs")
+        >>> found = model.recognise(torch.tensor([[2.0] * 8, [0.0] * 8, [90.0] * 8]))
+        >>> found.task, found.known
+        (['dogs', 'cats', 'dogs'], tensor([ True,  True, False]))
+        """
+        from superpose import recognition
+
+        return recognition.recognise(
+            self, inputs, options, among=among, together=together, evidence=evidence
+        )
 
     def selection(self, task: Task | None = None) -> Selection:
         """Contexts and private tensors of a task, or of one per row or token, for `run`."""

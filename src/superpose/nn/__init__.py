@@ -34,6 +34,7 @@ from superpose.nn.quantised import is_base
 from superpose.nn.recurrent import GRU, LSTM, RNN
 from superpose.nn.registry import register
 from superpose.nn.selection import Selection
+from superpose.nn.statistics import Statistics
 
 __all__ = [
     "GRU",
@@ -64,6 +65,7 @@ __all__ = [
     "Selection",
     "Split",
     "SplitReLU",
+    "Statistics",
     "SyncBatchNorm",
     "is_base",
     "register",

@@ -5,12 +5,15 @@ They belong to a bound weight W (outputs, inputs) and have its name and one of t
 - `_context`: how far the numbers of a learned context are from those that were drawn;
 - `_mean`, `_seen`: the running mean μ of the layer's inputs, and how many batches it is made of;
 - `_down`, `_up`: the low-rank part B A of the task, A (rank, inputs) and B (outputs, rank);
+- `_input_rows`, `_input_mean`, `_input_variance`, `_input_distance`, `_input_basis`: statistics of
+  the layer's inputs (see `statistics.py`), which a task is recognised by;
 - `_begun`: 1 when the task has begun to learn, and is no longer its base; the first layer has it.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +27,14 @@ if TYPE_CHECKING:
 
 CONTEXT, MEAN, SEEN, DOWN, UP = "_context", "_mean", "_seen", "_down", "_up"
 BEGUN = "_begun"
-ENDINGS = (CONTEXT, MEAN, SEEN, DOWN, UP, BEGUN)
+INPUT_SHAPES: dict[str, Callable[[int, int], tuple[int, ...]]] = {  # of M features, and a rank
+    "_input_rows": lambda features, rank: (),
+    "_input_mean": lambda features, rank: (features,),
+    "_input_variance": lambda features, rank: (features,),
+    "_input_distance": lambda features, rank: (2,),
+    "_input_basis": lambda features, rank: (rank, features),
+}
+ENDINGS = (CONTEXT, MEAN, SEEN, DOWN, UP, BEGUN, *INPUT_SHAPES)
 MOMENTUM = 0.05  # the least share that a new batch has in a running mean
 
 
@@ -51,6 +61,11 @@ def start(layer: Layer, weight: str, ending: str) -> Tensor:
         return torch.zeros(layer.input_features(weight)).to(like)
     if ending in (SEEN, BEGUN):
         return torch.zeros(()).to(like)
+    if ending in INPUT_SHAPES:
+        rank = 0 if layer.input_statistics is None else layer.input_statistics.rank
+        shape = INPUT_SHAPES[ending](layer.input_features(weight), rank)
+        wide = like.dtype if like.dtype == torch.float64 else torch.float32  # it counts rows
+        return torch.zeros(shape, dtype=wide, device=like.device)
     *lead, outputs, inputs = layer.to_matrix(weight, layer.stored(weight)).shape
     if ending == UP:
         return _parameter(torch.zeros(*lead, outputs, layer.rank), like)

@@ -82,7 +82,7 @@ class ConvLayer(Layer):
         context = selected.contexts.get("weight")
         x = functional.complex_like(x, weight)
         spatial = len(self.kernel_size)
-        self.observe(selected, x.movedim(-1 - spatial, -1), rows)
+        self.observe(selected, self.features_last(x), rows)
         if rows is None:
             if context is not None:
                 weight = self.bound_weight(selected, "weight")
@@ -121,6 +121,11 @@ class ConvLayer(Layer):
         side_by_side, groups = x.flatten(0, 1).unsqueeze(0), rows * self.groups
         y = self.convolve(side_by_side, weight.flatten(0, 1), None, groups, size)
         return y.view(rows, -1, *y.shape[2:])
+
+    def features_last(self, x: Tensor) -> Tensor:
+        """Channels last; an image without a batch is a batch of one."""
+        batch = x if x.ndim > len(self.kernel_size) + 1 else x.unsqueeze(0)
+        return batch.movedim(1, -1)
 
     def input_features(self, name: str) -> int:
         """One mean for each channel."""

@@ -31,8 +31,9 @@ from superpose.nn.names import inside, joined
 from superpose.nn.norm import NormLayer
 from superpose.nn.pairing import pair
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
-from superpose.nn.private import is_private
+from superpose.nn.private import Part, is_private
 from superpose.nn.registry import input_dims, told
+from superpose.nn.statistics import Statistics, as_statistics
 
 PRIVATE_MODES = ("per-task", "shared", "none")
 CONV_MODES = ("kernel", "channel")
@@ -57,11 +58,13 @@ class Conversion:
     centre: str | None = None  # what is taken out of the inputs that are bound: a mean
     min_inputs: int = 0  # layers that bind fewer inputs are private as a whole
     rank: int = 0  # how many directions each task has for itself beside what is superposed
+    recognise: Statistics | None = None  # that each task keeps of the inputs of one layer
 
     def __post_init__(self) -> None:
         """Check what can be checked without the model."""
         self.private_layers, self.skip = tuple(self.private_layers), tuple(self.skip)
         self.frozen = tuple(self.frozen)
+        self.recognise = as_statistics(self.recognise)
         if self.private not in PRIVATE_MODES:
             raise SuperposeError(f"private={self.private!r}: use one of {', '.join(PRIVATE_MODES)}")
         if self.conv not in CONV_MODES:
@@ -120,10 +123,41 @@ def convert(
     families.check_used(m.path for m in modules.values() if isinstance(m, Layer) and m.contexts)
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
+    if conversion.recognise is not None:
+        add_statistics(modules, conversion.recognise)
     _freeze_templates(modules.values())
     frozen = _freeze_base(model, modules.values()) if conversion.base else frozenset()
     _block_fast_paths(modules, on=False)
     return frozen
+
+
+def add_statistics(modules: dict[str, nn.Module], wanted: Statistics) -> list[Part]:
+    """Let each task keep statistics of the inputs of a layer, the first one or the one named."""
+    able = {
+        name: module
+        for name, module in modules.items()
+        if isinstance(module, Layer)
+        and module.has_input_mean
+        and "weight" in module.contexts
+        and module.plain_class is not nn.modules.linear.NonDynamicallyQuantizableLinear
+    }
+    if not able:
+        raise SuperposeError(
+            "recognise: no linear or convolution layer is superposed whose inputs could be kept: "
+            "tasks can be told apart by outputs alone, model.recognise(x, evidence='outputs')"
+        )
+    name = next(iter(able)) if wanted.layer is None else wanted.layer
+    if name not in able:
+        raise SuperposeError(
+            f"recognise: {name!r} is no linear or convolution layer that is superposed; there are "
+            f"{', '.join(map(repr, able))}"
+        )
+    features = able[name].input_features("weight")
+    if wanted.rank > features:
+        raise SuperposeError(
+            f"recognise: rank={wanted.rank} is more than the {features} inputs of layer {name!r}"
+        )
+    return able[name].add_statistics(wanted)
 
 
 def restore(model: nn.Module) -> None:

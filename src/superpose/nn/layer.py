@@ -14,7 +14,7 @@ from superpose.contexts import Context, Family, LayerContext
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
 from superpose.nn import additions
-from superpose.nn.additions import CONTEXT, DOWN, MEAN, SEEN, UP, added_to
+from superpose.nn.additions import CONTEXT, DOWN, INPUT_SHAPES, MEAN, SEEN, UP, added_to
 from superpose.nn.names import joined
 from superpose.nn.pairing import Pairing
 from superpose.nn.private import STATE, Part, PrivateState, by_row
@@ -30,6 +30,7 @@ from superpose.nn.selection import (
     rows_are_tokens,
     whole_numbers,
 )
+from superpose.nn.statistics import Statistics, Usual
 
 TASK, ROWS = "task", "rows"  # what is centred: a task's inputs, or each row of them
 
@@ -80,6 +81,7 @@ class Layer(nn.Module):
     guides: dict[str, Tensor]
     centre: str | None
     rank: int
+    input_statistics: Statistics | None  # that each task keeps of its inputs
     batch_dim: int | None
     pairing: Pairing | None
     private_state: PrivateState  # of the whole model, in its last layer
@@ -220,6 +222,7 @@ class Layer(nn.Module):
         self.pairing = None
         self.centre = binding.centre if binding.centre == ROWS else None
         self.rank = 0
+        self.input_statistics = None
         if family is None:
             return
         for name, (dim, groups) in self.bound().items():
@@ -265,6 +268,13 @@ class Layer(nn.Module):
             self.centre = TASK
             self.add("weight", MEAN, SEEN)
 
+    def add_statistics(self, wanted: Statistics) -> list[Part]:
+        """Let each task keep statistics of this layer's inputs, to be recognised by."""
+        self.input_statistics = wanted
+        names = ["weight" + ending for ending in INPUT_SHAPES]
+        self.make_private(names)
+        return [self.private[name] for name in names]
+
     def unbound(self) -> list[str]:
         """What no context binds: biases, scales, statistics."""
         own = [name for name, _ in self.named_parameters(recurse=False)]
@@ -285,6 +295,7 @@ class Layer(nn.Module):
                 getattr(self, name).requires_grad_(part.trained)
         plain = self.plain_class
         own = "path plain_class contexts private bases guides centre rank batch_dim pairing"
+        own += " input_statistics"
         for name in (*own.split(), *self.conversion_settings):
             delattr(self, name)
         self._modules.pop(STATE, None)
@@ -424,24 +435,41 @@ class Layer(nn.Module):
         return x - (mean if self.contexts[name].groups == 1 else mean.unsqueeze(1)).to(x.dtype)
 
     def observe(self, selected: Selected, inputs: Tensor, rows: int | None) -> None:
-        """Take a batch, (…, M), into the running mean of its task, in training."""
-        if self.centre != TASK or not self.training:
+        """Take a batch, (…, M), into what its task keeps of the inputs, in training."""
+        if not self.training or (self.centre != TASK and self.input_statistics is None):
             return
         if rows is not None:
             raise NotDirect(self.path, "keeps the mean of each task, which learns one at a time")
+        option = "centre='task'" if self.centre == TASK else "recognise"
         compiling = torch.compiler.is_compiling()
         if not compiling and torch._C._functorch.is_batchedtensor(inputs):
             raise SuperposeError(
-                f"layer {self.path!r} keeps a running mean of its inputs (centre='task'), which "
-                "torch.vmap cannot change: call model.eval() first, or leave centre out"
+                f"layer {self.path!r} keeps a running mean of its inputs ({option}), which "
+                f"torch.vmap cannot change: call model.eval() first, or leave {option} out"
             )
         if active.again or not inputs.numel():
+            return
+        kept = self.input_statistics
+        if kept is not None and "weight_input_rows" in selected.private:  # not so in a mere trial
+            own = Usual(*(selected.private["weight" + ending] for ending in INPUT_SHAPES))
+            own.update(self.by_rows(inputs.detach()), kept.forget, kept.most)
+        if self.centre != TASK:
             return
         mean, seen = (selected.private["weight" + ending] for ending in (MEAN, SEEN))
         with torch.no_grad():
             seen += 1
             share = seen.reciprocal().clamp_min(additions.MOMENTUM)
             mean.lerp_(inputs.detach().flatten(0, -2).mean(0).to(mean.dtype), share)
+
+    def features_last(self, x: Tensor) -> Tensor:
+        """What the layer is given, as (rows, …, M)."""
+        return x if x.ndim > 1 else x.unsqueeze(0)
+
+    def by_rows(self, inputs: Tensor) -> Tensor:
+        """A vector (M,) for each row, of inputs (rows, …, M): the mean of all of its places."""
+        dim = 0 if inputs.ndim < 3 else self.row_dim
+        front = inputs.real if inputs.is_complex() else inputs
+        return front.movedim(dim, 0).flatten(1, -2).mean(1) if inputs.ndim > 2 else front
 
     def input_features(self, name: str) -> int:
         """How many numbers the mean of a weight's inputs has."""

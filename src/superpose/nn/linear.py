@@ -37,7 +37,7 @@ class LinearLayer(Layer):
         weight = selected.private.get("weight", self.stored("weight"))
         x = functional.complex_like(x, weight)
         bias = selected.private.get("bias", self.stored("bias"))
-        self.observe(selected, x, rows)
+        self.observe(selected, self.features_last(x), rows)
         if rows is not None:
             return self.add_bias(self.product(selected, "weight", x, rows), bias, rows)
         matrix = self.to_matrix("weight", weight)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
-from superpose.nn.additions import BEGUN, DOWN, UP, added_to
+from superpose.nn.additions import BEGUN, DOWN, INPUT_SHAPES, UP, added_to
 from superpose.nn.names import joined
 from superpose.nn.selection import Tasks
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 STATE = "private_state"  # the last layer has it: a container runs all that is put into it
 TRAINED, RANK, FROZEN, STATISTICS = "trained", "rank", "frozen", "statistics"
+RECOGNITION = "recognition"
 LEARNED = (TRAINED, RANK)
+WRITTEN = (STATISTICS, RECOGNITION)  # by the layers, not by an optimiser
 
 
 @dataclass(eq=False)
@@ -49,6 +51,8 @@ class Part:
         added = added_to(layer, name)
         if added is not None and added[1] in (DOWN, UP):
             kind = RANK  # by themselves, because they want a learning rate of their own
+        if added is not None and added[1] in INPUT_SHAPES:
+            kind = RECOGNITION  # by themselves, because they can be added to a model later
         return cls(layer, name, kind, template.shape)
 
     @property
@@ -165,7 +169,7 @@ class Group(nn.Module):
         known = self.flats().get(str(task))
         if known is not None and torch._has_compatible_shallow_copy_type(known, flat):
             known.data = flat
-        elif self.kind == STATISTICS:  # without the checks of `register_buffer`: there may be many
+        elif self.kind in WRITTEN:  # without the checks of `register_buffer`: there may be many
             self._buffers[str(task)] = flat
         else:
             trained = self.kind in LEARNED if known is None else known.requires_grad
@@ -268,6 +272,12 @@ class PrivateState(nn.Module):
             self.register_module(name, Group(kind, parts))
         self.mark = next((part for part in own if part.marks_begin), None)
 
+    def extend(self, parts: list[Part], tasks: Iterable[int]) -> None:
+        """Give tasks that are there already something new to keep, all of it of one kind."""
+        group = Group(parts[0].kind, sorted(parts, key=lambda part: part.path))
+        self.register_module(group.kind, group)
+        group.add(tasks)
+
     @classmethod
     def put_into(cls, layers: list[Layer]) -> PrivateState:
         """Make it, from what the layers say is private."""
@@ -339,6 +349,8 @@ class PrivateState(nn.Module):
         """For each layer, by its path, its tensors of a task, or of that of each row, (rows, …)."""
         found: dict[str, dict[str, Tensor]] = {}
         for group in self.groups.values():
+            if group.kind == RECOGNITION and tasks.row is not None:
+                continue  # no layer needs them there
             flats = [group.of(task) for task in tasks.unique]
             if is_sharded(flats[0]):
                 raise SuperposeError(
@@ -347,7 +359,7 @@ class PrivateState(nn.Module):
                     "not a method of it"
                 )
             tensors = group.split(by_row(flats, tasks.row))
-            if group.kind == STATISTICS and tasks.row is None:  # what one layer writes to its own
+            if group.kind in WRITTEN and tasks.row is None:  # what one layer writes to its own
                 tensors = [tensor.data for tensor in tensors]  # does not outdate another's
             for part, tensor in zip(group.parts, tensors, strict=True):
                 found.setdefault(part.layer.path, {})[part.name] = tensor

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from superpose.errors import SuperposeError
-from superpose.model import Name, Superposed, layers, unsuperpose
+from superpose.model import Name, Superposed, layers, private_state, unsuperpose
 from superpose.nn.additions import added_to
 from superpose.nn.names import joined
+from superpose.nn.private import RECOGNITION
 from superpose.nn.quantised import is_quantised
+from superpose.pack.calibration import Rows
 from superpose.pack.methods import PackingMethod, PackingOptions
 from superpose.pack.sources import Source, checked, opened, shape_of
 
@@ -45,6 +47,7 @@ class Packed(Superposed):
         """
         options = self._options(calibration, batch_size, finetune)
         self.packing_method.add(self, name, self._fitting(name, model), options)
+        self.remember_calibration(name, calibration)
 
     def remove(self, name: Name, model: Source | None = None) -> None:
         """Forget a model. With `sum` and `delta`, given the model, its term is subtracted too.
@@ -69,6 +72,19 @@ class Packed(Superposed):
         new = self._fitting(name, model)
         before = None if old is None else self._fitting(name, old)
         self.packing_method.replace(self, name, new, before, options)
+        self.remember_calibration(name, calibration)
+
+    def remember_calibration(self, name: Name, calibration: Mapping[Any, Any] | None) -> None:
+        """Where tasks are recognised, forget what the inputs of one were, and keep these."""
+        if self.superposition.conversion.recognise is None:
+            return
+        number = self.superposition.number(name)
+        for group in private_state(self).groups.values():
+            if group.kind == RECOGNITION:
+                group.of(number).zero_()
+        if calibration is not None and name in calibration:
+            rows = Rows.of(name, calibration[name])
+            self.remember(*rows.positional, task=name, **rows.named)
 
     def _options(
         self, calibration: Mapping[Any, Any] | None, batch_size: int, finetune: int

@@ -14,6 +14,7 @@ from superpose.model import Name, build, check_names, layers, several
 from superpose.nn.convert import Conversion
 from superpose.nn.names import inside, joined
 from superpose.nn.patterns import family_by_layer, several_families
+from superpose.nn.statistics import Statistics, as_statistics
 from superpose.pack.calibration import check_calibration
 from superpose.pack.methods import PackingMethod, PackingOptions, known
 from superpose.pack.packed import Packed
@@ -38,6 +39,7 @@ def pack(
     finetune: int = 0,
     input_shape: tuple[int, ...] | None = None,
     progress: bool = False,
+    recognise: bool | str | Statistics = False,
 ) -> Packed:
     """Store models of one architecture in one set of weights.
 
@@ -53,6 +55,9 @@ def pack(
     - "delta": one base for all, and the sum of the models' differences from it; without a `base`
       it is the models' mean. With `random_pairing` layers of one shape change places before they
       are summed, in an order drawn for each task, so that unrelated differences are added up.
+
+    `recognise=True` keeps statistics of each task's calibration inputs, so that
+    `packed.recognise(x)` finds the task of x.
 
     Biases and norms are private to each task; what all models have in common is kept once;
     embeddings and tables of positions that differ become private. The result is a superposed
@@ -88,6 +93,12 @@ def pack(
     check_names(list(sources.models))
     if calibration is not None:
         check_calibration(sources.models, calibration)
+    kept = as_statistics(recognise)
+    if kept is not None and calibration is None:
+        raise SuperposeError(
+            f"recognise={recognise!r}: tasks are recognised by their calibration inputs: give "
+            "some, or call packed.remember(x, task=…) later"
+        )
     base = way.base(sources, base)
     private, shared = private_and_shared(sources)
     private_layers = several("private_layers", private_layers)
@@ -99,6 +110,7 @@ def pack(
         batch_dim,
         base is not None,
         random_pairing,
+        recognise=kept,
     )
     names: dict[Name, int] = {name: number for number, name in enumerate(sources.models)}
     packed = build(sources.open(next(iter(names))), chosen, names, seed, conversion, Packed)
@@ -116,6 +128,8 @@ def pack(
         for tensor in layer.contexts:
             getattr(layer, tensor).detach().zero_()
     way.fill(packed, sources, options)
+    for name in names:
+        packed.remember_calibration(name, calibration)
     return packed
 
 

@@ -69,13 +69,20 @@ def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> O
         evaluate_every=settings.evaluate_every,
         matrix=settings.matrix,
         seed=settings.seed,
-        about={name: value for name, value in asdict(settings).items() if name != "data_dir"},
+        about=_about(settings),
+        tasks="found" if settings.tasks_found else "told",
         out=job.out,
         label=job.label,
         display=display,
         stop=stop,
         **job.options,
     )
+
+
+def _about(settings: Settings) -> dict[str, Any]:
+    """What a run is noted by: where data are does not matter, and tasks are told as ever."""
+    told = ("data_dir",) if settings.tasks_found else ("data_dir", "tasks_found")
+    return {name: value for name, value in asdict(settings).items() if name not in told}
 
 
 def side_by_side(

@@ -80,6 +80,8 @@ class Settings:
     """What the weights that a network starts with are multiplied with."""
     learnable: bool = False
     """Train the contexts too."""
+    tasks_found: bool = False
+    """Tell nothing of tasks: find them, while learning and when tested."""
     evaluate_every: Annotated[int | None, arg(metavar="INT")] = None
     """Steps between tests of the first and the current task."""
     matrix: Literal["auto", "full", "ends"] = "auto"

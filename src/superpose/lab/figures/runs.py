@@ -30,7 +30,7 @@ SHORT = {
     "evaluate_every": "e",
 }
 SPELLED = ("dataset", "optimiser", "schedule", "matrix")
-FLAGS = ("reset", "learnable")
+FLAGS = ("reset", "learnable", "tasks_found")
 NUMBER = r"(?:null|-?\d[\d.eE+-]*)"
 NUMBERS = re.compile(rf"\[\s+(?:{NUMBER},\s+)*{NUMBER}\s+\]")
 

@@ -1,0 +1,163 @@
+"""Tasks found while learning: which context a batch belongs to, when nobody tells.
+
+A batch is compared with what the contexts begun so far have seen (`superpose.recognition`). As
+long as it is nothing strange to the context at work, that goes on. If it is, the likeliest of the
+others that it is not strange to is taken up again, and if there is none, a new one is begun.
+Statistics are made of the first rows of a context, so that inputs that drift away get strange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+from torch import Tensor
+
+from superpose.errors import SuperposeError
+from superpose.learning.labelled import Labelled
+from superpose.learning.streams import Segment, Stream
+from superpose.model import Superposed
+from superpose.nn.statistics import Statistics
+from superpose.pack.inputs import evaluating, quiet_run
+from superpose.recognition import duplicates, keep
+from superpose.recognition.evidence import as_batch
+from superpose.recognition.finding import FARTHEST, FARTHEST_TOGETHER
+from superpose.recognition.inputs import compare, inputs_of, keeping
+
+FOUND = "found"
+MOST_CONTEXTS = 1000  # that can be begun; one that is not costs a name
+FIRST_ROWS = 2560  # of a context, that its statistics are made of
+
+
+@dataclass
+class Span:
+    """Steps start … stop − 1 in one context, and how many of them were of which task."""
+
+    context: int
+    start: int
+    stop: int
+    met: dict[str, int]
+
+
+class Finder:
+    """The contexts that were begun, and when each was at work."""
+
+    def __init__(self, model: Any) -> None:
+        if not isinstance(model, Superposed):
+            raise SuperposeError(
+                "tasks='found' begins a context for each task that it finds, so it needs a "
+                "superposed network: use a family as method, such as binary"
+            )
+        self.model = model
+        if model.superposition.conversion.recognise is None:
+            keep(model, Statistics(most=FIRST_ROWS))
+        self.contexts = 0
+        self.spans: list[Span] = []
+
+    def find(self, x: Tensor, step: int, task: int) -> Segment | None:
+        """Decide whose the batch of a step is; what came to an end, if something did.
+
+        The stream's own task is noted for the record, and not looked at.
+        """
+        context = self._context(x)
+        ended = None
+        if not self.spans or context != self.spans[-1].context:
+            if self.spans:
+                last = self.spans[-1]
+                ended = Segment(last.context, last.start, step)
+            self.spans.append(Span(context, step, step, {}))
+        now = self.spans[-1]
+        now.stop = step + 1
+        now.met[str(task)] = now.met.get(str(task), 0) + 1
+        return ended
+
+    @property
+    def context(self) -> int:
+        """The one at work."""
+        return self.spans[-1].context
+
+    def _context(self, x: Tensor) -> int:
+        if len(x) < 2:
+            raise SuperposeError(
+                "tasks='found' compares batches, and one of a single row says too little: use a "
+                "larger batch_size"
+            )
+        if not self.contexts:
+            return self._begin()
+        layer = keeping(self.model)
+        assert layer is not None
+        with evaluating(self.model), quiet_run():
+            reached = inputs_of(self.model, layer, self.context, as_batch(self.model, (x,), {}))
+        if not reached.same_in_all_tasks:
+            raise SuperposeError(
+                f"tasks='found' looks at inputs before they are learned from, and those of layer "
+                f"{layer.path!r} depend on the task: keep statistics of the first layer"
+            )
+        judged = compare(layer, list(range(self.contexts)), reached.x)
+        assert judged.surprise is not None
+        strange = judged.surprise.mean(0)
+        if not strange.isfinite().all():
+            raise SuperposeError("the inputs hold numbers that are not finite: no task is found")
+        limit = max(FARTHEST / sqrt(len(x)), FARTHEST_TOGETHER)
+        if strange[self.context] <= limit:
+            return self.context
+        scores = judged.scores.sum(0).masked_fill(strange > limit, -float("inf"))
+        return self._begin() if (strange > limit).all() else int(scores.argmax())
+
+    def _begin(self) -> int:
+        if self.contexts == len(self.model.tasks):
+            raise SuperposeError(
+                f"all {self.contexts} contexts were begun: the inputs change from batch to batch "
+                "more than within one; use larger batches, or tell the tasks"
+            )
+        self.contexts += 1
+        return self.contexts - 1
+
+    def summary(self, together: list[float]) -> dict[str, Any]:
+        """When each context began and which task it met then, every change, and what is alike.
+
+        `together` is the accuracy on each test set, its rows recognised together.
+        """
+        begun: dict[int, dict[str, Any]] = {}
+        for span in self.spans:
+            first = {"context": span.context, "step": span.start, "task": int(next(iter(span.met)))}
+            begun.setdefault(span.context, first)
+        return {
+            "contexts": self.contexts,
+            "begun": list(begun.values()),
+            "spans": [[s.context, s.start, s.stop, s.met] for s in self.spans],
+            "together": together,
+            "joinable": [list(pair) for pair in duplicates(self.model)],
+        }
+
+    def trim(self) -> None:
+        """Forget the contexts that were not begun."""
+        for task in self.model.tasks[max(self.contexts, 1) :]:
+            self.model.remove_task(task)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs; statistics are in the model."""
+        spans = [[s.context, s.start, s.stop, dict(s.met)] for s in self.spans]
+        return {"contexts": self.contexts, "spans": spans}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another left off."""
+        self.contexts = state["contexts"]
+        self.spans = [
+            Span(context, start, stop, dict(met)) for context, start, stop, met in state["spans"]
+        ]
+
+
+@dataclass(frozen=True)
+class FoundBatches:
+    """The batches of a context that came to an end, the latest first."""
+
+    stream: Stream
+    part: Segment
+
+    def __iter__(self) -> Iterator[Labelled]:
+        for step in reversed(range(self.part.start, self.part.stop)):
+            x, y, *_ = self.stream.batch(step)
+            yield Labelled(x, y, self.part.task, self.part.task, "context")

@@ -1,0 +1,63 @@
+"""A network that is taught to be uncertain under a wrong context."""
+
+import pytest
+import torch
+from learning.problems import make_net, make_stream
+
+import superpose as sp
+from superpose.learning import Doubt, Quiet, train
+
+
+def learned(name, **options):
+    stream = make_stream(period=150, rows=256)
+    settings = {"lr": 3e-3, "display": Quiet(), "optimiser": "adam", **options}
+    return train(make_net(units=128), stream, name, **settings), stream
+
+
+def certainty_of_wrong(model, x):
+    """The mean largest probability under contexts in which the rows were not learned."""
+    return torch.stack([model(x, task=task).softmax(1).amax(1).mean() for task in (0, 1)]).mean()
+
+
+def test_wrong_contexts_are_doubtful_and_the_right_one_is_not():
+    x = make_stream(rows=256).test(2)[0]
+    (plain, _), (doubting, _) = learned("hadamard"), learned("hadamard+doubt")
+    plain_model, model = plain.model.eval(), doubting.model.eval()
+    with torch.no_grad():
+        assert certainty_of_wrong(model, x) < certainty_of_wrong(plain_model, x) - 0.05
+        found = model.recognise(x, evidence="entropy").task
+        before = plain_model.recognise(x, evidence="entropy").task
+    assert found.count(2) > before.count(2)
+    assert doubting.result["last_task"] > 0.9
+
+
+def test_the_loss_is_that_of_uniform_targets_under_other_contexts():
+    model = sp.superpose(make_net(), "binary", tasks=2)
+    hook = Doubt(strength=2.0, samples=5)
+    hook.begin(model)
+    x, y = torch.randn(9, 8), torch.zeros(9, dtype=torch.int64)
+    batch = sp.learning.Labelled(x, y, 0, 1, "context")
+    loss = hook.after_forward(batch, model(x, task=1), torch.tensor(3.0))
+    wrong = model(x[:5], task=0)  # there is but one other
+    uniform = torch.full((5, 2), 0.5)
+    expected = 3 + 2 * torch.nn.functional.cross_entropy(wrong, uniform)
+    torch.testing.assert_close(loss, expected)
+    assert model.training
+
+
+def test_what_is_seen_in_a_wrong_context_is_not_kept():
+    outcome, _ = learned(sp.learning.method("hadamard+doubt", recognise=True))
+    for task in range(3):
+        own = outcome.model.private_tensors(task)
+        assert own["0.weight_input_rows"] == 150 * 16
+
+
+@pytest.mark.parametrize("options", [{"strength": -1}, {"samples": 0}])
+def test_wrong_options_are_named(options):
+    with pytest.raises(sp.SuperposeError, match="strength of doubt"):
+        Doubt(**options)
+
+
+def test_it_needs_contexts():
+    with pytest.raises(sp.SuperposeError, match=r"such as hadamard\+doubt"):
+        train(make_net(), make_stream(), "doubt", display=Quiet())
