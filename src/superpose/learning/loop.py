@@ -183,9 +183,10 @@ def train(
                     labelled = Labelled(given[0], given[1], own, own, "context")
                 if reset and begins:
                     updates.state.clear()
-                share = hook.pace * factor((step - part.start) / (part.stop - part.start))
+                share = factor((step - part.start) / (part.stop - part.start))
                 for group, rate in zip(updates.param_groups, rates, strict=True):
-                    group["lr"] = rate * share
+                    pace = 1.0 if group.get("is_low_rank") else hook.pace
+                    group["lr"] = rate * (pace * share)
 
                 batch = together.share(hook.before_forward(labelled))
                 logits = batch.through(model)
@@ -259,11 +260,12 @@ def _grouped(
     """What an optimiser is given: all that learns, low-rank parts apart if they have a rate."""
     if rank_lr is None:
         return list(trained)
-    if not isinstance(model, Superposed):
-        raise SuperposeError(f"rank_lr={rank_lr}: the method has no low-rank parts")
+    if not isinstance(model, Superposed) or not model.summary().low_rank:
+        raise SuperposeError(f"rank_lr={rank_lr}: the model has no low-rank parts")
     if not 0 < rank_lr < float("inf"):
         raise SuperposeError(f"rank_lr={rank_lr}: a learning rate is a number above 0")
-    return model.parameter_groups(lr, rank_lr=rank_lr)
+    weights, low_rank = model.parameter_groups(lr, rank_lr=rank_lr)
+    return [weights, {**low_rank, "is_low_rank": True}]  # they have all the room there is
 
 
 def _together(model: nn.Module, stream: Stream) -> list[float]:
