@@ -27,7 +27,7 @@ def test_a_ratio_is_the_median_of_interleaved_rounds(pair):
 
 def test_every_row_of_the_table_runs():
     rows = list(bench.comparisons(torch.device("cpu"), rounds=1))
-    assert len(rows) == 18
+    assert len(rows) == 22
     for row in rows:
         if "ResNet" not in row.name and "rotation" not in row.name:  # those take seconds
             for action in row.make():

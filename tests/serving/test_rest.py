@@ -14,12 +14,16 @@ from serving.served import (
     asked,
     call,
     infer,
+    make,
     path_of,
     rows,
+    service_of,
+    serving,
     together,
     until,
 )
 
+import superpose as sp
 from superpose.serving.version import digest_of
 
 
@@ -82,10 +86,24 @@ def test_unknown_names_are_404_and_never_another_task(server, x):
 
 def test_auto_needs_a_model_that_recognises(server, x):
     reply = infer(server, "many", x, parameters={"task": "auto"})
-    assert (reply.status, reply.error) == (
-        400,
-        "this model cannot recognise tasks: name the task",
-    )
+    assert reply.status == 400
+    assert "cannot recognise tasks" in reply.error
+    assert "name the task" in reply.error
+
+
+def test_rows_are_answered_by_the_tasks_that_are_recognised(tmp_path):
+    net = make()
+    model = sp.superpose(net, "hadamard", tasks=["low", "high"], recognise=True).eval()
+    given = {"low": torch.randn(64, INPUTS) - 4, "high": torch.randn(64, INPUTS) + 4}
+    for task, own in given.items():
+        model.remember(own, task=task)
+    sp.save(model, tmp_path / "many.safetensors")
+    x = torch.stack([given["high"][0], given["low"][0], given["low"][1]])
+    with serving(service_of(tmp_path)) as server:
+        reply = infer(server, "many", x, parameters={"task": "auto"})
+    found = ["high", "low", "low"]
+    assert json.loads(reply.json["parameters"]["task"]) == found
+    torch.testing.assert_close(rows(reply), model(x, task=found), atol=1e-5, rtol=1e-5)
 
 
 def test_a_model_that_recognises_is_asked(server, many, x):

@@ -73,7 +73,7 @@ class Version:
         self.device = torch.device(options.device)
         self.pad = dict(options.pad)
         self.tasks = _by_text(model.tasks)
-        self.recognises = callable(getattr(model, "recognise", None))
+        self.recognises = len(model.tasks) > 1 and set(model.recognisable) == set(model.tasks)
         first = next(iter(self.tasks.values()))
         self.signature = signature_of(model, options.inputs, lambda x: self._pass(x, first))
         self.padded = _padded(self.signature, self.pad)
@@ -90,7 +90,11 @@ class Version:
             if task != AUTO:
                 raise RequestError(404, f"there is no task {task!r}")
             if not self.recognises:
-                raise RequestError(400, "this model cannot recognise tasks: name the task")
+                raise RequestError(
+                    400,
+                    "this model cannot recognise tasks, because it remembers no inputs of some of "
+                    "them (model.remember): name the task",
+                )
         sizes = self.signature.sizes_of(inputs)
         rows = sizes.pop("rows")
         if rows <= most:
