@@ -94,3 +94,19 @@ def test_a_plan_leaves_out_what_packing_would():
         sp.plan(net, 3)
     for option in ("private_layers", "skip"):
         assert [one.layer for one in sp.plan(net, 3, **{option: ["rnn"]}).layers] == ["head.weight"]
+
+
+def test_small_layers_that_will_be_the_bottleneck_are_named():
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(256, 4)
+    )
+    found = sp.plan(net, 4, "hadamard")
+    assert [one.layer for one in found.small] == ["0.weight"]
+    assert found.small[0].numbers == 8 * 27
+    told = "min_inputs=64 of superpose() gives every task its own of 0.weight: 216 numbers a task"
+    assert told in str(found)
+    assert found.as_dict()["small"] == ["0.weight"]
+    own = sp.plan(net, 4, "hadamard", min_inputs=64)
+    assert [one.layer for one in own.layers] == ["2.weight", "4.weight"]
+    assert not own.small
+    assert "min_inputs" not in str(own)

@@ -28,6 +28,8 @@ from superpose.pack.inputs import Part, Weight, in_order, quiet_run, reaching, w
 from superpose.pack.least_squares import scale
 from superpose.pack.solve import bias_name, observe
 
+SMALL = 64  # inputs: a layer with fewer cannot keep models apart, and costs little
+
 
 @dataclass(frozen=True)
 class LayerPlan:
@@ -38,6 +40,7 @@ class LayerPlan:
     rank: int  # directions that one task's inputs fill
     noise: float  # share of the output's energy that is noise
     width: int  # inputs it should have for the noise that is wanted
+    numbers: int  # of its weight, which a task would store if the layer were its own
 
     @property
     def signal_to_noise(self) -> float:
@@ -67,9 +70,15 @@ class Plan:
         """The layer with the most noise."""
         return max(self.layers, key=lambda layer: layer.noise)
 
+    @property
+    def small(self) -> list[LayerPlan]:
+        """Layers that are noisier than wanted, and have few inputs: `min_inputs` is for them."""
+        return [one for one in self.layers if one.inputs < SMALL and one.noise > self.wanted]
+
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
         found = asdict(self) | {"noise": self.noise, "bottleneck": self.bottleneck.layer}
+        found["small"] = [one.layer for one in self.small]
         for described, layer in zip(found["layers"], self.layers, strict=True):
             described["signal_to_noise_db"] = layer.signal_to_noise
         return found
@@ -92,6 +101,13 @@ class Plan:
             f"{self.stored_bytes:,} bytes stored, {self.separate_bytes:,} as separate files: "
             f"{ratio:.1f} times less",
         ]
+        if self.small:
+            numbers = sum(one.numbers for one in self.small)
+            names = ", ".join(one.layer for one in self.small)
+            lines.append(
+                f"min_inputs={SMALL} of superpose() gives every task its own of {names}: "
+                f"{numbers:,} numbers a task"
+            )
         return "\n".join(lines)
 
 
@@ -106,6 +122,7 @@ def plan(
     noise: float = 0.05,
     private_layers: Iterable[str] = (),
     skip: Iterable[str] = (),
+    min_inputs: int = 0,
     batch_size: int = 256,
 ) -> Plan:
     """What storing `tasks` models like `net` will do to them, before any is packed.
@@ -113,7 +130,9 @@ def plan(
     `inputs` are rows of its input, as for `pack`; without them each layer's inputs are taken to
     fill `rank` directions evenly, or all of them, which is the worst case. The width for the
     `noise` that is wanted supposes that a wider layer's inputs fill the same directions.
-    `private_layers` and `skip` are those of `pack`.
+    `private_layers` and `skip` are those of `pack`, `min_inputs` that of `superpose`. The plan
+    tells which layer is the bottleneck, and which have so few inputs that each task should have its
+    own.
 
     >>> found = plan(nn.Sequential(nn.Linear(64, 8)), tasks=4, rank=15)
     >>> round(found.noise, 6)  # 4 × 15 directions fit into 64
@@ -142,6 +161,7 @@ def plan(
         tasks=1,
         private_layers=private_layers,
         skip=skip,
+        min_inputs=min_inputs,
         base=False,
         bind_frozen=True,
     )
@@ -231,7 +251,7 @@ def _plan_solved(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if noise(middle) <= wanted else (middle + 1, high)
-    return LayerPlan(seen.weight.plain, size, seen.rank, max(own, 0.0), high)
+    return LayerPlan(seen.weight.plain, size, seen.rank, max(own, 0.0), high, seen.matrix.numel())
 
 
 def _plan_summed(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
@@ -246,7 +266,7 @@ def _plan_summed(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
     noise = (tasks - 1) * expected / energy if energy else 0.0
     size = matrix.shape[-1]
     width = math.ceil(size * max(1.0, noise / wanted))
-    return LayerPlan(weight.plain, size, seen.rank, noise, width)
+    return LayerPlan(weight.plain, size, seen.rank, noise, width, matrix.numel())
 
 
 PLANS: dict[str, tuple[Callable[[Observed, int, float], LayerPlan], tuple[type[Family], ...]]] = {
