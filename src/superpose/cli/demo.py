@@ -15,7 +15,7 @@ from superpose.lab.experiments.settings import Settings, spelled
 NEXT = """What to try next
   superpose run permuting-mnist --method binary --tasks 50    the paper's fifty tasks
   superpose run rotating-mnist --method fast                  a new context at every step
-  superpose run permuting-mnist --method hadamard+projection --schedule cosine --lr 6e-4 \
+  superpose run permuting-mnist --method hadamard+projection --schedule cosine --lr 6e-4 \\
       --centre task --private per-task --tasks 50             the same with our recipe
   superpose run --help                                        all methods and settings"""
 
