@@ -1,6 +1,7 @@
 """The protocol over gRPC."""
 
 import re
+import threading
 from pathlib import Path
 
 import grpc
@@ -134,13 +135,18 @@ def test_a_stream_answers_in_order_and_goes_on_after_an_error(client, many, x):
 
 def test_a_stream_that_is_left_takes_its_requests_with_it(server, client, x):
     gate = Gate(server.service.repository.version)
-    asked = [message("ModelInferRequest")(**fields("cats", x)) for _ in range(5)]
-    stream = client.stream(iter(asked))
-    gate.entered.acquire()
-    until(lambda: server.service.batcher.waiting_rows == 12)
-    stream.cancel()
-    until(lambda: server.service.batcher.waiting_rows == 0)
-    gate.open()
+    running = threading.Thread(target=infer, args=(server, "cats", x))
+    running.start()
+    try:
+        gate.entered.acquire()  # by a batch that holds none of the stream's requests
+        asked = [message("ModelInferRequest")(**fields("cats", x)) for _ in range(5)]
+        stream = client.stream(iter(asked))
+        until(lambda: server.service.batcher.waiting_rows == 15)
+        stream.cancel()
+        until(lambda: server.service.batcher.waiting_rows == 0)
+    finally:
+        gate.open()
+        running.join()
     assert infer(server, "cats", x).status == 200
 
 
