@@ -24,3 +24,15 @@ def make_net(dropout=0.0, dim=8, units=64):
 def same_weights(a, b):
     a, b = a.state_dict(), b.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def stop_after(steps):
+    """A `stop` that ends a run after so many steps."""
+    asked = 0
+
+    def stop():
+        nonlocal asked
+        asked += 1
+        return asked >= steps
+
+    return stop

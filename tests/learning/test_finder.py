@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learning.problems import make_net, make_stream
+from learning.problems import make_net, make_stream, stop_after
 from torch import nn
 
 import superpose as sp
@@ -46,17 +46,6 @@ def learn(out=None, method="binary", stream=None, **options):
     options = {"lr": 1e-2, "display": Quiet(), "evaluate_every": 7, "resume": True, **options}
     stream = stream or Recurring()
     return train(make_net(dropout=0.2), stream, method, out=out, tasks="found", **options)
-
-
-def stop_after(steps):
-    asked = 0
-
-    def stop():
-        nonlocal asked
-        asked += 1
-        return asked >= steps
-
-    return stop
 
 
 def test_contexts_are_begun_at_changes_and_taken_up_again():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning.problems import make_net, make_stream
+from learning.problems import make_net, make_stream, stop_after
 
 from superpose.errors import SuperposeError
 from superpose.learning import Interrupted, Quiet, method, train
@@ -23,17 +23,6 @@ SAME = ("metrics.jsonl", "result.json")
 def learn(out, method="standard", **options):
     options = {"lr": 3e-3, "display": Quiet(), "evaluate_every": 7, "resume": True, **options}
     return train(make_net(dropout=0.2), make_stream(period=25), method, out=out, **options)
-
-
-def stop_after(steps):
-    asked = 0
-
-    def stop():
-        nonlocal asked
-        asked += 1
-        return asked >= steps
-
-    return stop
 
 
 def contents(folder):

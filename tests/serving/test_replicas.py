@@ -6,7 +6,6 @@ import threading
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from serving.served import INPUTS, change, infer, make, rows, service_of, serving
 
 import superpose as sp
@@ -17,12 +16,7 @@ FILE = "many.safetensors"
 
 
 @pytest.fixture
-def packed(tmp_path):
-    nets = {}
-    for seed, name in enumerate("abcd"):
-        torch.manual_seed(seed)
-        nets[name] = make().eval()
-        save_file(nets[name].state_dict(), tmp_path / f"{name}.safetensors")
+def packed(tmp_path, nets):
     made = sp.pack({name: nets[name] for name in "ab"}, method="sum")
     sp.save(made, tmp_path / FILE)
     made.nets = nets

@@ -36,17 +36,6 @@ def x():
 
 
 @pytest.fixture
-def nets(tmp_path):
-    """Plain models, each with a file of its weights."""
-    made = {}
-    for seed, name in enumerate("abcd"):
-        torch.manual_seed(seed)
-        made[name] = make().eval()
-        save_file(made[name].state_dict(), tmp_path / f"{name}.safetensors")
-    return made
-
-
-@pytest.fixture
 def packed(nets, tmp_path):
     """The models a and b, packed by a method that adds terms."""
     made = sp.pack({name: nets[name] for name in "ab"}, "binary", method="sum")

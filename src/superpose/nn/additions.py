@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -81,7 +82,4 @@ def _parameter(tensor: Tensor, like: Tensor) -> nn.Parameter:
 @functools.lru_cache(maxsize=256)
 def _uniform(key: Key, shape: tuple[int, ...]) -> Tensor:
     """Numbers in [−½, ½)."""
-    count = 1
-    for size in shape:
-        count *= size
-    return torch.from_numpy(keys.phases(key, count)).view(shape)
+    return torch.from_numpy(keys.phases(key, prod(shape))).view(shape)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from superpose import functional
 from superpose.contexts import Context
-from superpose.nn.additions import UP
 from superpose.nn.layer import ROWS, Layer, opened, standalone, unmoved
 from superpose.nn.quantised import full
 from superpose.nn.reading import of_active_task
@@ -103,7 +102,8 @@ class ConvLayer(Layer):
         shared = weight.ndim == self.stored("weight").ndim
         if context is None and shared:
             return self.convolve(x, weight, None, self.groups, size)
-        low_rank, rows_centred = "weight" + UP in selected.private, self.centre == ROWS
+        low_rank = selected.low_rank("weight") is not None
+        rows_centred = self.centre == ROWS
         apart = context is not None and shared and not low_rank and not rows_centred
         if apart and context is not None and self.mode == "channel":
             bound = self.bind_channels(context, unmoved(x, selected.closed))

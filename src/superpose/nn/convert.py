@@ -275,7 +275,7 @@ def _become(
     if isinstance(module, DeclaredLayer):
         module.input_dims = input_dims(name, module) or {}
     chosen = families.of(name) if kind.binds_weights and not entire else None
-    binding = Binding(conversion.base, conversion.frozen, conversion.centre, conversion.rank)
+    binding = Binding(conversion.base, conversion.frozen, conversion.centre)
     if chosen is not None and _inputs_bound(module, name, binding) < conversion.min_inputs:
         chosen, entire = None, True
     module.superpose(plain, name, chosen, seed, batch_dim, binding)

@@ -48,7 +48,6 @@ class Binding(NamedTuple):
     base: bool = False
     frozen: tuple[str, ...] = ()  # weights that stay as they are, by their names in the network
     centre: str | None = None
-    rank: int = 0
 
 
 class Layer(nn.Module):
@@ -160,8 +159,8 @@ class Layer(nn.Module):
     def bound_matrix(self, selected: Selected, name: str, rows: int | None = None) -> Tensor:
         """W C(k) + B A as `to_matrix` has it."""
         matrix = opened(self.bind_weight(selected, name, rows), selected.closed)
-        up, down = (selected.private.get(name + ending) for ending in (UP, DOWN))
-        return matrix if up is None or down is None else matrix + up @ down
+        low_rank = selected.low_rank(name)
+        return matrix if low_rank is None else matrix + low_rank[1] @ low_rank[0]
 
     def bind_weight(self, selected: Selected, name: str, rows: int | None = None) -> Tensor:
         """W C(k), less the mean of each of its rows if it is the rows that are centred."""
@@ -408,8 +407,9 @@ class Layer(nn.Module):
             each = self.spread(closed.unsqueeze(-1), bound, rows)
             y = self.multiply(unmoved(bound, each), some(weight), rows, self.guides.get(name))
             y = y - self.spread(closed.unsqueeze(-1), y, rows).to(y.dtype) * y.detach()
-        up, down = (selected.private.get(name + ending) for ending in (UP, DOWN))
-        if up is not None and down is not None:
+        low_rank = selected.low_rank(name)
+        if low_rank is not None:
+            down, up = low_rank
             y = y + self.multiply(self.multiply(x, down, rows), some(up), rows)
         return y if base is None else y + F.linear(x, some(self.base_matrix(name)))
 

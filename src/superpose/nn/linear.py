@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose import functional
-from superpose.nn.additions import DOWN, UP
 from superpose.nn.layer import Layer, MatrixLayout, opened, standalone, unmoved
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.reading import of_active_task
@@ -52,8 +51,9 @@ class LinearLayer(Layer):
         y = opened(
             functional.linear(bound, matrix, own_bias, self.guides.get("weight")), selected.closed
         )
-        if "weight" + UP in selected.private:
-            down, up = (selected.private["weight" + ending] for ending in (DOWN, UP))
+        low_rank = selected.low_rank("weight")
+        if low_rank is not None:
+            down, up = low_rank
             y = y + F.linear(F.linear(x, down), up)
         return y if base is None else y + F.linear(x, self.base_matrix("weight"), bias)
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from superpose.contexts import Context
 from superpose.errors import SuperposeError
+from superpose.nn.additions import DOWN, UP
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,6 +72,12 @@ class Selected(NamedTuple):
     def closed(self) -> Tensor | None:
         """1 or 0, or one for each row; None if W is open to all."""
         return self.gate[0] if self.gate else None
+
+    def low_rank(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """A (rank, inputs) and B (outputs, rank) of a bound weight, if tasks have such."""
+        if name + UP not in self.private:
+            return None
+        return self.private[name + DOWN], self.private[name + UP]
 
 
 class Selection(NamedTuple):

@@ -177,18 +177,26 @@ def enlarged(images: Tensor) -> Tensor:
     return F.interpolate(x, size=64, mode="bilinear", align_corners=False)
 
 
-def _classes(settings: FineTunes, validation: bool) -> Stream:
+def _drawn(
+    settings: FineTunes, about: Problem, name: str, rows: Splits, group: int, **options: Any
+) -> Stream:
+    """Tasks of some classes each, which are drawn from all that there are."""
     return DrawnTasks(
-        "CIFAR-100",
-        _cifar(),
-        settings.group or 10,
+        name,
+        rows,
+        settings.group or group,
         settings.tasks,
-        period=settings.steps or LITE0_CLASSES.steps,
-        batch_size=LITE0_CLASSES.batch_size,
+        period=settings.steps or about.steps,
+        batch_size=about.batch_size,
         seed=settings.seed,
-        prepare=enlarged,
-        test_on="validation" if validation else "test",
+        **options,
     )
+
+
+def _classes(settings: FineTunes, validation: bool) -> Stream:
+    test_on = "validation" if validation else "test"
+    options = {"prepare": enlarged, "test_on": test_on}
+    return _drawn(settings, LITE0_CLASSES, "CIFAR-100", _cifar(), 10, **options)
 
 
 LENGTH = 32  # tokens
@@ -205,16 +213,8 @@ def _texts() -> Splits:
 
 
 def _topics(settings: FineTunes, validation: bool) -> Stream:
-    return DrawnTasks(
-        "fortunes",
-        _texts(),
-        settings.group or 4,
-        settings.tasks,
-        period=settings.steps or MINILM_TOPICS.steps,
-        batch_size=MINILM_TOPICS.batch_size,
-        seed=settings.seed,
-        test_on="validation" if validation else "test",
-    )
+    test_on = "validation" if validation else "test"
+    return _drawn(settings, MINILM_TOPICS, "fortunes", _texts(), 4, test_on=test_on)
 
 
 def _minilm() -> nn.Module:
