@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/ anew from the files in results/.
+"""Write the tables of docs/ anew from the files in results/.
 
     python benchmarks/tables.py            # writes them
     python benchmarks/tables.py --check    # exits with 1 if one is out of step
@@ -20,11 +20,12 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     ROOT / name
     for name in (
-        "README.md",
+        "docs/families.md",
         "docs/finetuning.md",
         "docs/learning.md",
         "docs/models.md",
         "docs/precision.md",
+        "docs/recognition.md",
         "docs/serving.md",
         "docs/speed.md",
         "docs/storage.md",
@@ -43,20 +44,6 @@ WHY = {  # by what the reason has in it
     "without calling": "uses weights without calling their layers",
     "": "a layer has a forward pass of its own",
 }
-MAIN = (
-    "training step, MLP 2×1024, binary",
-    "training step, MLP 2×1024, hadamard",
-    "training step, ResNet-18 width 32, 1,000 tasks declared",
-    "128 rows of 64 tasks, MLP 2×1024, binary",
-    "64 rows of 64 tasks, transformer encoder 2×256, 32 tokens, binary",
-    "32 rows of 32 tasks, ResNet-18 width 32, binary, kernel contexts",
-    "generating 16 tokens for 16 rows of 16 tasks, LLaMA 4×256, binary",
-    "`superpose()`, ResNet-18 width 32, 1,000 tasks declared",
-    "memory above, ResNet-18 width 32, 1,000 tasks declared",
-    "file above, for a task, ResNet-18 width 32, 1,000 tasks declared",
-    "saving, ResNet-18 width 32, 1,000 tasks learned",
-    "loading, ResNet-18 width 32, 1,000 tasks learned",
-)
 PRECISION = {
     "MLP, 256 units": "20 tasks, learned one after the other",
     "MLP, 256 units, separate": "10 separate networks",
@@ -71,15 +58,6 @@ FAMILIES = ["hadamard", "rotation", "phase", "complex", "onepower", "binary", "s
 
 def speed() -> str:
     return bench.table(json.loads((ROOT / "results/speed/bench.json").read_text()))
-
-
-def main_speed() -> str:
-    """The rows that most users ask for; docs/speed.md has all."""
-    found = json.loads((ROOT / "results/speed/bench.json").read_text())
-    parts = {
-        name: [row for row in found[name] if row["name"] in MAIN] for name in ("rows", "amounts")
-    }
-    return bench.table(found | parts)
 
 
 def first_use() -> str:
@@ -103,6 +81,85 @@ def families() -> str:
             names = ("first_task", "mean_last_ten", "mean_all")
             cells = [told([100 * result[name] for result in results]) for name in names]
             lines.append(f"| `{method}` | {' | '.join(cells)} | {len(results)} |")
+    return "\n".join(lines)
+
+
+def centring() -> str:
+    """Permuting MNIST, 20 tasks, 256 units with biases: what centring does for families."""
+    lines = ["| family | `centre` | when learned | mean of all 20 | numbers a task | seeds |"]
+    lines.append("|---" * 6 + "|")
+    for family, centre in itertools.product(("binary", "hadamard"), ("none", "rows", "task")):
+        named = "" if centre == "none" else f"-centre-{centre}"
+        folder = ROOT / f"results/runs/permuting-mnist/{family}-private-per-task{named}-t20-e1000"
+        results = [json.loads(path.read_text()) for path in folder.glob("seed-*/result.json")]
+        if results:
+            names = ("mean_when_learned", "mean_all")
+            cells = [told([100 * result[name] for result in results]) for name in names]
+            kept = f"{results[0]['numbers']['private_per_task']:,}"
+            lines.append(
+                f"| `{family}` | {centre} | {' | '.join(cells)} | {kept} | {len(results)} |"
+            )
+    return "\n".join(lines)
+
+
+def recognised() -> str:
+    """Accuracy with the task told and found, from one row, by protocol."""
+    lines = [
+        "| tasks | hidden units | told, % | found by inputs, % | task right, % | "
+        "AUROC, Fashion-MNIST | AUROC, other tasks | false alarms, % | stored for each task |",
+        "|---" * 9 + "|",
+    ]
+    for name in ("permuted-10", "permuted-10-wide", "permuted-50", "permuted-250", "rotated-36"):
+        path = ROOT / f"results/recognise/{name}.json"
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text())
+        accuracy, right = found["accuracy"], found["task_right"]
+        other = found.get("auroc_unlearned")
+        cells = [
+            f"{found['tasks']} {name.split('-')[0]} (`{name}`)",
+            f"2 × {found['units']}",
+            f"{accuracy['told']:.2f}",
+            f"{accuracy['inputs']:.2f}",
+            f"{right['inputs']:.2f}",
+            f"{found['auroc_fashion']:.4f}",
+            "–" if other is None else f"{other:.4f}",
+            f"{found['false_alarms']:.2f}",
+            f"{found['numbers_a_task']:,} numbers, {found['bytes_a_task'] / 1000:.1f} kB",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def evidence() -> str:
+    """Ten permuted tasks: what each kind of evidence finds."""
+    found = json.loads((ROOT / "results/recognise/permuted-10.json").read_text())
+    lines = ["| evidence | task right, % | accuracy, % | stored for each task |", "|---" * 4 + "|"]
+    kept = {"inputs": f"{found['numbers_a_task']:,} numbers", "shortlist": "as inputs"}
+    for kind, right in found["task_right"].items():
+        accuracy = found["accuracy"].get(kind)
+        told_as = "–" if accuracy is None else f"{accuracy:.2f}"
+        lines.append(f"| {kind} | {right:.2f} | {told_as} | {kept.get(kind, 'nothing')} |")
+    return "\n".join(lines)
+
+
+def unbroken() -> str:
+    """Streams whose tasks are told to one network and found by another."""
+    streams = {
+        "stream-returning": "5 permutations, 12 changes, tasks come back",
+        "stream-permuted-10": "10 permutations, 500 steps each",
+        "stream-permuted-50": "50 permutations, 1000 steps each",
+        "stream-rotating-fashion": "Fashion-MNIST, turning slowly, 50,000 steps",
+    }
+    lines = ["| stream | told, % | found, % | found together, % | contexts begun |"]
+    lines.append("|---" * 5 + "|")
+    for name, what in streams.items():
+        path = ROOT / f"results/recognise/{name}.json"
+        if path.exists():
+            found = json.loads(path.read_text())
+            together = found.get("found_together", found["found"])
+            cells = (f"{one:.2f}" for one in (found["told"], found["found"], together))
+            lines.append(f"| {what} (`{name}`) | {' | '.join(cells)} | {found['contexts']} |")
     return "\n".join(lines)
 
 
@@ -428,9 +485,12 @@ TABLES = {
     "serving ratios": serving_ratios,
     "faults": faults,
     "speed": speed,
-    "main speed": main_speed,
     "first use": first_use,
     "families": families,
+    "centring": centring,
+    "recognised": recognised,
+    "evidence": evidence,
+    "unbroken streams": unbroken,
     "convolutions": convolutions,
     "learning": learning,
     "zoo": zoo,
