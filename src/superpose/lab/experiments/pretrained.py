@@ -161,7 +161,8 @@ def _head(width: int, classes: int) -> nn.Linear:
 
 
 @cache
-def _cifar() -> Splits:
+def cifar100() -> Splits:
+    """CIFAR-100, a tenth of whose training rows are held out."""
     data = load("cifar100")
     rows, test = (
         Split(torch.from_numpy(part.images), torch.from_numpy(part.labels))
@@ -196,7 +197,7 @@ def _drawn(
 def _classes(settings: FineTunes, validation: bool) -> Stream:
     test_on = "validation" if validation else "test"
     options = {"prepare": enlarged, "test_on": test_on}
-    return _drawn(settings, LITE0_CLASSES, "CIFAR-100", _cifar(), 10, **options)
+    return _drawn(settings, LITE0_CLASSES, "CIFAR-100", cifar100(), 10, **options)
 
 
 LENGTH = 32  # tokens

@@ -1,4 +1,4 @@
-"""Accuracy against tasks at equal bytes: superposition beside LoRA and other rivals."""
+"""Accuracy against bytes, by number of tasks: superposition beside LoRA and other rivals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ TITLES = {
     "lite0": "EfficientNet-lite0, ten classes of CIFAR-100",
     "minilm": "MiniLM-L6, four topics of quotations",
 }
-COLOURS = {"separate": "#666666", "trunk": "#D55E00", "scrambled": "#CC79A7"}
+COLOURS = {
+    "separate": "#666666",
+    "trunk": "#D55E00",
+    "lora": "#0072B2",
+    "superposed": "#5B2A86",
+    "scrambled": "#009E73",
+}
 EIGHT = ", 8 bits"
-PALETTE = ("#0072B2", "#009E73", "#5B2A86", "#E69F00", "#56B4E9", "#8C6D31")
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Run:
     net: str
     method: str
     label: str
+    words: str
     seed: int
     learned: list[float]
     end: list[float]
@@ -64,6 +70,7 @@ class Point:
     net: str
     method: str
     label: str
+    words: str
     tasks: int
     learned: list[float]
     end: list[float]
@@ -90,6 +97,7 @@ def _run(folder: Path) -> Run:
         net=folder.parents[2].name,
         method=about["method"],
         label=folder.parent.name,
+        words=words(about),
         seed=about["seed"],
         learned=[row[task] for task, row in enumerate(result["matrix"])],
         end=result["final"],
@@ -97,6 +105,30 @@ def _run(folder: Path) -> Run:
         bytes=storage["bytes"],
         eight_bits_total=rounded.get("bytes"),
     )
+
+
+def words(about: dict[str, Any]) -> str:
+    """A method in words.
+
+    >>> words({"method": "lora", "rank": 4, "options": "{}"})
+    'LoRA, rank 4'
+    """
+    given = about | json.loads(about["options"])
+    names = {
+        "separate": "a network for each task",
+        "trunk": "one network, a head for each task",
+        "lora": "LoRA",
+        "superposed": "base + superposed",
+        "scrambled": "superposed without a base",
+    }
+    parts = [names[given["method"]]]
+    parts += [f"rank {given['rank']}"] if given["rank"] else []
+    if given["method"] in ("superposed", "scrambled"):
+        parts += ["projection"] if given["projection"] else []
+        parts += [f"centred by {given['centre']}"] if given["centre"] else []
+        parts += [f"layers < {given['min_inputs']} private"] if given["min_inputs"] else []
+        parts += [given["family"]] if given["family"] != "hadamard" else []
+    return ", ".join(parts)
 
 
 def points(runs: Sequence[Run]) -> list[Point]:
@@ -112,16 +144,18 @@ def points(runs: Sequence[Run]) -> list[Point]:
     for (net, method, label, tasks), by_seed in grouped.items():
         own = list(by_seed.values())
         learned = [100 * fmean(run.learned) for run in own]
-        whole = own[0].bytes
+        whole, said = own[0].bytes, own[0].words
         end = [100 * fmean(run.end) for run in own]
         found.append(
-            Point(net, method, label, tasks, learned, end, whole["total"], whole["network"])
+            Point(net, method, label, said, tasks, learned, end, whole["total"], whole["network"])
         )
         rounded = [100 * fmean(run.eight_bits) for run in own if run.eight_bits]
         if rounded and own[0].eight_bits_total is not None:
             total = own[0].eight_bits_total
-            name = f"{label}{EIGHT}"
-            found.append(Point(net, method, name, tasks, learned, rounded, total, whole["network"]))
+            names = (f"{label}{EIGHT}", f"{said}{EIGHT}")
+            found.append(
+                Point(net, method, *names, tasks, learned, rounded, total, whole["network"])
+            )
     return sorted(found, key=lambda point: (point.net, point.tasks, point.total))
 
 
@@ -150,9 +184,9 @@ def table(found: Sequence[Point]) -> str:
         ]
         for point in (one for one in found if one.net == net):
             beside = rival(point, found) if point.method in ("superposed", "scrambled") else None
-            other = f"{beside.label.removeprefix('lora-')}: {_told(beside.end)}" if beside else ""
+            other = f"{beside.words}: {_told(beside.end)}" if beside else ""
             lines.append(
-                f"| {point.tasks} | {point.label} | {_told(point.learned)} | {_told(point.end)} "
+                f"| {point.tasks} | {point.words} | {_told(point.learned)} | {_told(point.end)} "
                 f"| {point.total / point.tasks / 1e3:.1f} | {point.total / point.network:.2f} "
                 f"| {other} | {len(point.end)} |"
             )
@@ -165,60 +199,77 @@ def _told(values: list[float]) -> str:
     return f"{fmean(values):.1f}{spread}"
 
 
-def draw(results: Path, show: Sequence[str] = ()) -> None:
-    """Write `table.md`, `points.json` and the figure beside the runs.
-
-    `show` names the superposed methods that are drawn, all if it is empty.
-    """
+def draw(results: Path) -> None:
+    """Write `table.md`, `points.json` and the figure beside the runs."""
     found = points(read(results))
     write(results / "table.md", table(found).encode())
     write(
         results / "points.json", (json.dumps([asdict(p) for p in found], indent=1) + "\n").encode()
     )
-    nets = [net for net in TITLES if any(point.net == net for point in found)]
+    whole = [point for point in found if not point.label.endswith(EIGHT)]
+    panels = [
+        (net, tasks)
+        for net in TITLES
+        for tasks in sorted({p.tasks for p in whole if p.net == net})
+        if any((p.net, p.tasks) == (net, tasks) and p.method != "lora" for p in whole)
+    ]
+    rows = (len(panels) + 1) // 2
     with style.style():
-        figure = style.new(4.6 * len(nets) + 0.6, 3.8)
-        for axes, net in zip(figure.subplots(1, len(nets), squeeze=False)[0], nets, strict=True):
-            _panel(axes, [point for point in found if point.net == net], show)
-            axes.set_title(TITLES[net])
+        figure = style.new(10.4, 3.6 * rows + 0.6)
+        grid = figure.subplots(rows, 2, squeeze=False).flatten()
+        for axes, (net, tasks) in zip(grid, panels, strict=False):
+            _panel(axes, [p for p in whole if (p.net, p.tasks) == (net, tasks)])
+            axes.set_title(f"{TITLES[net]}, {tasks} tasks")
+        for axes in grid[len(panels) :]:
+            axes.remove()
         style.caption(figure, CAPTION)
-        style.save(figure, results / "tasks")
+        style.save(figure, results / "bytes")
 
 
-def _panel(axes: Any, found: Sequence[Point], show: Sequence[str]) -> None:
-    ends = []
-    axes.set(xscale="log", xlabel="tasks", ylabel="accuracy at the end, mean of all tasks (%)")
-    ticks = sorted({point.tasks for point in found})
-    axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)
-    axes.minorticks_off()
-    plain = [p for p in found if not p.label.endswith(EIGHT)]  # the others lie on top of them
-    for method, colour in COLOURS.items():
-        for label in dict.fromkeys(p.label for p in plain if p.method == method):
-            ends.append(_line(axes, [p for p in found if p.label == label], label, colour, "-"))
-    wanted = [p for p in found if p.method == "superposed" and (not show or p.label in show)]
-    for label, colour in zip(dict.fromkeys(p.label for p in wanted), PALETTE * 9, strict=False):
-        own = [p for p in wanted if p.label == label]
-        ends.append(_line(axes, own, label.removeprefix("superposed-"), colour, "-"))
-        beside = [other for point in own if (other := rival(point, found))]
-        if beside:
-            ends.append(_line(axes, beside, "LoRA, as many bytes", colour, ":"))
-    if not wanted:
-        for label in dict.fromkeys(p.label for p in plain if p.method == "lora"):
-            ends.append(_line(axes, [p for p in found if p.label == label], label, "#0072B2", ":"))
-    axes.margins(x=0.08)
-    style.label_ends(axes, ends, size=7)
+def _panel(axes: Any, found: Sequence[Point]) -> None:
+    """Accuracy against bytes; LoRA of growing rank is a line, and separate networks a bound."""
+    axes.set(xlabel="bytes of all tasks, in networks", ylabel="accuracy at the end, %")
+    for point in found:
+        colour, at = COLOURS[point.method], (point.total / point.network, point.mean)
+        if point.method == "separate":
+            axes.axhline(point.mean, color=colour, linestyle="--", linewidth=1)
+            axes.annotate(
+                point.words, (0.01, point.mean), (0, 3), xycoords=axes.get_yaxis_transform(),
+                textcoords="offset points", fontsize=7, color=colour,
+            )  # fmt: skip
+        elif point.method in ("superposed", "scrambled"):
+            axes.plot(*at, color=colour, marker="o", markersize=5)
+            lines = point.words.replace(", ", "\n", 1)
+            if point.method == "superposed":
+                _label(axes, lines, at, (5, -3), colour, ha="left", va="top")
+            else:
+                _label(axes, lines, at, (0, 5), colour, ha="center", va="bottom")
+    adapters = [point for point in found if point.method == "lora"]
+    x = [point.total / point.network for point in adapters]
+    axes.plot(x, [p.mean for p in adapters], color=COLOURS["lora"], marker="s", markersize=4)
+    for place, point in zip(x, adapters, strict=True):
+        name = point.words if point is adapters[0] else point.words.removeprefix("LoRA, rank ")
+        at = (place, point.mean)
+        _label(axes, name, at, (-4, 3), COLOURS["lora"], ha="right", va="bottom")
+    axes.margins(x=0.35, y=0.15)
 
 
-def _line(
-    axes: Any, own: Sequence[Point], text: str, colour: str, dashes: str
-) -> tuple[str, float, float, str]:
-    x, y = [point.tasks for point in own], [point.mean for point in own]
-    axes.plot(x, y, color=colour, linestyle=dashes, marker="o", markersize=3)
-    return text, x[-1], y[-1], colour
+def _label(
+    axes: Any,
+    text: str,
+    at: tuple[float, float],
+    beside: tuple[int, int],
+    colour: str,
+    **how: str,
+) -> None:
+    axes.annotate(
+        text, at, beside, textcoords="offset points", fontsize=7, color=colour, linespacing=1.1,
+        **how,
+    )  # fmt: skip
 
 
 CAPTION = (
-    "Tasks are learned one after the other from a pretrained network; accuracy after the last. "
-    "Dotted: LoRA adapters of at least the bytes of the line of the same colour, everything "
-    "counted: network, superposed weight, adapters, heads, norms, means."
+    "Tasks are learned one after the other from a pretrained network; accuracy after the last, "
+    "mean of all tasks, against the bytes of everything stored: network, superposed weight, "
+    "adapters, heads, norms, means. One network with a head for each task is far below."
 )
