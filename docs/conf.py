@@ -1,5 +1,6 @@
 """The documentation site: `make docs` builds it from the Markdown files in this folder."""
 
+import re
 from importlib import metadata
 
 project = "superpose"
@@ -19,6 +20,7 @@ maximum_signature_line_length = 72
 add_module_names = False
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = "superpose"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -26,6 +28,9 @@ html_favicon = "_static/mark.svg"
 html_logo = "_static/mark.svg"
 html_copy_source = False
 html_show_sphinx = False
+suppress_warnings = ["misc.highlighting_failure"]  # a test runs the code, which is stricter
+smartquotes = False  # quotation marks are those of code
+copybutton_prompt_text = "$ "
 
 # The order of the pages. It stands here, and not in index.md, so that GitHub shows that page well.
 NAVIGATION = {
@@ -52,6 +57,7 @@ NAVIGATION = {
         "reference/pack",
         "reference/analysis",
         "reference/serving",
+        "reference/lab",
         "glossary",
         "changelog",
     ],
@@ -66,6 +72,14 @@ def add_navigation(app, docname, source):
             source[0] += "\n" + "\n".join(lines) + "\n"
 
 
+def keep_asterisks(app, what, name, item, options, lines):
+    """Asterisks of docstrings are products and patterns, not emphasis."""
+    for place, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            lines[place] = re.sub(r"(`[^`]*`)|\*", lambda found: found[1] or r"\*", line)
+
+
 def setup(app):
     """Sphinx calls this with the site that it builds."""
     app.connect("source-read", add_navigation)
+    app.connect("autodoc-process-docstring", keep_asterisks)

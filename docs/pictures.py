@@ -1,6 +1,6 @@
 """Draw the pictures of concepts.md from the library itself.
 
-    python docs/pictures.py    # writes docs/pictures/*.svg
+python docs/pictures.py    # writes docs/pictures/*.svg
 """
 
 import sys
@@ -99,7 +99,7 @@ def capacity(inputs: int = 128) -> Figure:
             data[task] = torch.randn(400, rank, generator=generator) @ directions.mT
         planned = [sp.plan(nets["1"], tasks, "hadamard", rank=rank).noise for tasks in counts]
         axis.plot(counts, planned, color=colour, label=f"inputs fill {rank} of {inputs} directions")
-        for tasks in (2, 4, 6, 8, 12, 16, 20, 24, 28, 32):
+        for tasks in (2, 4, 8, 12, 16, 24, 32):
             some = list(nets)[:tasks]
             stored = {name: nets[name] for name in some}
             seen = {name: data[name] for name in some}
@@ -108,7 +108,9 @@ def capacity(inputs: int = 128) -> Figure:
             axis.plot(tasks, measured, "o", color=colour, markersize=5)
         axis.axvline(inputs / rank, color=colour, ymax=0.4, linestyle=":", linewidth=1)
     axis.plot([], [], "o", color=GREY, label="measured")
-    axis.set(xlabel="models stored in one layer", ylabel="share of noise", xlim=(1, 32), ylim=(0, 1))
+    axis.set(
+        xlabel="models stored in one layer", ylabel="share of noise", xlim=(1, 32), ylim=(0, 1)
+    )
     axis.legend(frameon=False)
     return figure
 

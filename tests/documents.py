@@ -8,6 +8,7 @@ A block of `text` right after one of Python is what that one prints.
 
 import contextlib
 import io
+import itertools
 import math
 import re
 import sys
@@ -41,18 +42,18 @@ def tokens(path: Path) -> list[Token]:
 def blocks(path: Path) -> list[Block]:
     """All blocks of a page in order; a setup's language is `setup`."""
     found: list[Block] = []
-    last: Block | None = None
+    before: Token | None = None
     for token in tokens(path):
         if token.type == "html_block" and token.content.startswith("<!-- setup\n"):
             text = token.content.removeprefix("<!-- setup\n").rpartition("-->")[0]
             found.append(Block("setup", text, token.map[0] + 1))
         elif token.type == "fence":
             language = token.info.partition(" ")[0]
-            if language == "text" and last is not None and last.language == "python":
-                found[-1] = last._replace(shown=token.content)
+            if language == "text" and before is not None and before.info == "python":
+                found[-1] = found[-1]._replace(shown=token.content)
             else:
                 found.append(Block(language, token.content, token.map[0] + 1))
-        last = found[-1] if token.type == "fence" and found else None
+        before = token
     return found
 
 
@@ -72,7 +73,7 @@ def printed(path: Path) -> list[tuple[Block, str]]:
 
 
 def agree(shown: str, real: str) -> bool:
-    """Whether two texts are the same, but for the last digits of numbers and spaces at line ends."""
+    """Whether two texts are the same, but for last digits of numbers and spaces at line ends."""
 
     def words(text: str) -> list[str]:
         return [line.rstrip() for line in NUMBER.sub("#", text).strip().splitlines()]
@@ -90,7 +91,7 @@ def headings(path: Path) -> list[str]:
     """The anchors of a page, as GitHub names them, and those written as `<a id="…">`."""
     found: list[str] = []
     own = tokens(path)
-    for before, token in zip(own, own[1:], strict=False):
+    for before, token in itertools.pairwise(own):
         if before.type == "heading_open":
             told = "".join(
                 child.content
@@ -98,7 +99,9 @@ def headings(path: Path) -> list[str]:
                 if child.type in ("text", "code_inline")
             )
             slug = re.sub(r"[^\w\- ]", "", told.lower()).replace(" ", "-")
-            again = sum(one == slug or re.fullmatch(rf"{slug}-\d+", one) is not None for one in found)
+            again = sum(
+                one == slug or re.fullmatch(rf"{slug}-\d+", one) is not None for one in found
+            )
             found.append(f"{slug}-{again}" if again else slug)
     return found + re.findall(r'<a (?:id|name)="([^"]+)"', path.read_text())
 
@@ -106,7 +109,12 @@ def headings(path: Path) -> list[str]:
 def links(path: Path) -> list[str]:
     """Where the links and images of a page lead."""
     inline = [child for token in tokens(path) for child in token.children or []]
-    return [str(child.attrs[name]) for child in inline for name in ("href", "src") if name in child.attrs]
+    return [
+        str(child.attrs[name])
+        for child in inline
+        for name in ("href", "src")
+        if name in child.attrs
+    ]
 
 
 def renew(path: Path) -> None:
