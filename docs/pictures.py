@@ -53,8 +53,8 @@ def binding() -> Figure:
         "$C(a)^{-1}C(a)\\,x$": a.inverse().bind(bound),
         "$C(b)^{-1}C(a)\\,x$": b.inverse().bind(bound),
     }
-    below = ("an input", "bound for task a", "unbound by a: itself", "unbound by b: noise")
-    figure, axes = plt.subplots(1, 4, figsize=(9, 2.9))
+    below = ("an input", "bound by a", "unbound by a: itself", "by b: noise")
+    figure, axes = plt.subplots(1, 4, figsize=(6.6, 2.2))
     for axis, (title, values), text in zip(axes, shown.items(), below, strict=True):
         grid = values.view(8, 8).flip(0)
         axis.pcolormesh(grid, cmap=SIGNED, vmin=-1, vmax=1, edgecolors=GREY, linewidth=0.15)
@@ -71,7 +71,7 @@ def cancelling(inputs: int = 1024, others: int = 12) -> Figure:
     weight = own.inverse().bind(x)  # stored for task 0: the weights that answer x most
     some = slice(7, None, 8)  # every eighth sum is enough to draw
     count = torch.arange(inputs)[some] + 1
-    figure, axis = plt.subplots(figsize=(9, 3.4))
+    figure, axis = plt.subplots(figsize=(6.6, 3))
     for task in range(1, others + 1):
         terms = weight * context("binary", task, inputs).bind(x)
         axis.plot(count, terms.cumsum(0)[some], color=ORANGE, linewidth=0.8, alpha=0.7)
@@ -87,7 +87,7 @@ def cancelling(inputs: int = 1024, others: int = 12) -> Figure:
 
 def capacity(inputs: int = 128) -> Figure:
     """The noise of a layer against the models stored in it: predicted, and measured by packing."""
-    figure, axis = plt.subplots(figsize=(9, 3.4))
+    figure, axis = plt.subplots(figsize=(6.6, 3.4))
     counts = range(1, 33)
     for rank, colour in ((8, BLUE), (16, GREEN), (32, ORANGE)):
         nets, data = {}, {}
@@ -98,7 +98,7 @@ def capacity(inputs: int = 128) -> Figure:
             directions = torch.linalg.qr(torch.randn(inputs, rank, generator=generator)).Q
             data[task] = torch.randn(400, rank, generator=generator) @ directions.mT
         planned = [sp.plan(nets["1"], tasks, "hadamard", rank=rank).noise for tasks in counts]
-        axis.plot(counts, planned, color=colour, label=f"inputs fill {rank} of {inputs} directions")
+        axis.plot(counts, planned, color=colour, label=f"{rank} of {inputs} directions filled")
         for tasks in (2, 4, 8, 12, 16, 24, 32):
             some = list(nets)[:tasks]
             stored = {name: nets[name] for name in some}
@@ -108,10 +108,9 @@ def capacity(inputs: int = 128) -> Figure:
             axis.plot(tasks, measured, "o", color=colour, markersize=5)
         axis.axvline(inputs / rank, color=colour, ymax=0.4, linestyle=":", linewidth=1)
     axis.plot([], [], "o", color=GREY, label="measured")
-    axis.set(
-        xlabel="models stored in one layer", ylabel="share of noise", xlim=(1, 32), ylim=(0, 1)
-    )
-    axis.legend(frameon=False)
+    axis.set(xlabel="models stored in one layer", ylabel="share of noise", xlim=(0, 33))
+    axis.set_ylim(-0.02, 1)
+    axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     return figure
 
 
