@@ -117,6 +117,12 @@ def links(path: Path) -> list[str]:
     ]
 
 
+def inline_code(path: Path) -> list[str]:
+    """The code within sentences and tables."""
+    inline = [child for token in tokens(path) for child in token.children or []]
+    return [child.content for child in inline if child.type == "code_inline"]
+
+
 def renew(path: Path) -> None:
     """Write what the blocks print where the page shows it."""
     lines = path.read_text().splitlines(keepends=True)

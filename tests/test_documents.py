@@ -113,16 +113,23 @@ def test_what_a_page_shows_may_differ_in_last_digits_only(shown, real, same):
     assert documents.agree(shown, real) is same
 
 
+PLACEHOLDER = re.compile(r"…|\b[A-Z]{3,}\b")
+
+
 def commands():
-    """Every `superpose …` of a block of shell, with the page that it is on."""
+    """Every `superpose …` of blocks of shell and of the prose, with the page that it is on."""
     for path in DOCUMENTS:
+        found = []
         for block in documents.blocks(path):
             if block.language in ("console", "sh", "bash", ""):
-                joined = re.sub(r"\\\n\s*", " ", block.text)
-                for line in joined.splitlines():
-                    line = line.strip().removeprefix("$ ")
-                    if line.startswith("superpose "):
-                        yield pytest.param(line, id=f"{named(path)}: {line[:60]}")
+                lines = re.sub(r"\\\n\s*", " ", block.text).splitlines()
+                found += [line.strip().removeprefix("$ ") for line in lines]
+        for code in documents.inline_code(path):
+            if len(code.split()) > 2 and not PLACEHOLDER.search(code):
+                found.append(code)
+        for line in dict.fromkeys(found):
+            if line.startswith("superpose "):
+                yield pytest.param(line, id=f"{named(path)}: {line[:60]}")
 
 
 @pytest.mark.parametrize("line", list(commands()))
