@@ -10,7 +10,6 @@ author = "the superpose authors"
 release = metadata.version("superpose")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
-exclude_patterns = ["pictures"]
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
 default_role = "code"  # docstrings put names between single backticks
 

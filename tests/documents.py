@@ -7,6 +7,7 @@ A block of `text` right after one of Python is what that one prints.
 """
 
 import contextlib
+import functools
 import io
 import itertools
 import math
@@ -36,7 +37,12 @@ class Block(NamedTuple):
 
 
 def tokens(path: Path) -> list[Token]:
-    return MarkdownIt("commonmark").enable("table").parse(path.read_text())
+    return _parsed(path.read_text())
+
+
+@functools.cache
+def _parsed(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(text)
 
 
 def blocks(path: Path) -> list[Block]:

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,17 @@ def run(path: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Each code cell, and the outputs of its run: what it printed, and the figures that it drew."""
     scope = {"__name__": path.stem}
     results = []
-    for number, cell in enumerate(read(path)["cells"], start=1):
-        if cell["cell_type"] != "code":
-            continue
-        code = compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec")
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            exec(code, scope)
-        results.append((cell, [*_printed(out.getvalue()), *_drawn()]))
+    try:
+        for number, cell in enumerate(read(path)["cells"], start=1):
+            if cell["cell_type"] == "code":
+                code = compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec")
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    exec(code, scope)
+                results.append((cell, [*_printed(out.getvalue()), *_drawn()]))
+    finally:  # a cell that fails leaves no server behind
+        for started in scope.values():
+            if isinstance(started, subprocess.Popen):
+                started.kill()
     return results
 
 
