@@ -42,7 +42,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 docs: $(READY)
-	$(BIN)/pdoc superpose -o build/docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d build/doctrees docs build/docs
 
 clean:
 	rm -rf $(VENV) .clients build dist

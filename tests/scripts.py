@@ -1,4 +1,4 @@
-"""The scripts of benchmarks/, as modules."""
+"""The scripts of benchmarks/ and others, as modules."""
 
 import importlib.util
 from pathlib import Path
@@ -7,7 +7,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def loaded(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    return module_at(ROOT / "benchmarks" / f"{name}.py")
+
+
+def module_at(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

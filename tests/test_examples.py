@@ -1,28 +1,23 @@
 """Every example runs, and shows what it says."""
 
-import importlib.util
-import re
 from pathlib import Path
 
+import notebooks
 import pytest
 import torch
+from documents import agree
+from notebooks import NOTEBOOKS
+from scripts import module_at
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [str(path)])
-    result = load(path).main()
+    result = module_at(path).main()
     assert capsys.readouterr().out
     if path.stem == "fine_tune_again_and_again":
         kept, forgot = result
@@ -42,10 +37,19 @@ def test_example(path, capsys, monkeypatch, tmp_path):
         torch.testing.assert_close(*result, atol=1e-5, rtol=1e-5)
 
 
-def test_the_readmes_python_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_shows_what_it_did_when_it_was_written(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    scope = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), scope)
+    with torch.random.fork_rng():
+        results = notebooks.run(path)
+    assert any(shown["output_type"] == "stream" for cell, _ in results for shown in cell["outputs"])
+    for cell, outputs in results:
+        kinds = [one["output_type"] for one in outputs]
+        assert kinds == [one["output_type"] for one in cell["outputs"]]
+        assert agree(notebooks.printed(cell["outputs"]), notebooks.printed(outputs))
+
+
+def test_examples_are_on_their_page():
+    page = (ROOT / "docs" / "examples.md").read_text()
+    for path in (*EXAMPLES, *NOTEBOOKS):
+        assert f"(../{path.relative_to(ROOT).as_posix()})" in page

@@ -15,7 +15,7 @@ from superpose.learning.labelled import Labelled
 class Hook:
     """What the loop asks at each step: nothing is changed here, a subclass writes what it needs.
 
-    The loop calls, for a run, a step and a task:
+    The loop calls, for a run, a step and a task::
 
         begin(model)
             batch = before_forward(batch)              replay adds rows, of other tasks too
