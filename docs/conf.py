@@ -30,7 +30,6 @@ html_favicon = "_static/mark.svg"
 html_logo = "_static/mark.svg"
 html_copy_source = False
 html_show_sphinx = False
-suppress_warnings = ["misc.highlighting_failure"]  # a test runs the code, which is stricter
 smartquotes = False  # quotation marks are those of code
 copybutton_prompt_text = "$ "
 

@@ -202,6 +202,6 @@ def test_the_table_sets_superposition_beside_adapters_of_as_many_bytes(tmp_path)
     assert beside.total >= own.total
     assert f"{beside.mean:.1f}" in table(found)
     draw(tmp_path)
-    assert {"table.md", "points.json", "tasks.png", "tasks.svg"} <= {
+    assert {"table.md", "points.json", "bytes.png", "bytes.svg"} <= {
         path.name for path in tmp_path.iterdir()
     }
