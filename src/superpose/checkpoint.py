@@ -25,8 +25,8 @@ from superpose.nn.patterns import FamilyByLayer
 from superpose.nn.private import STATE, Part, is_private, is_sharded
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.registry import input_dims, told
-from superpose.pack import Packed
-from superpose.pack.methods import stored
+from superpose.packing import Packed
+from superpose.packing.methods import stored
 from superpose.precision import reduced, restored
 
 FORMAT = 3

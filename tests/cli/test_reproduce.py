@@ -90,7 +90,7 @@ def test_unknown_names_are_answered_with_the_list(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table1", "--jobs", "0"], "both are at least 1"),
+        (["table1", "--jobs", "0"], "--jobs 0: both must be at least 1"),
         (["fig-size", "--only", "u9", "--only", "u7"], "u7 is in none of permuting-mnist/binary"),
         (["table1", "--adopt", "nowhere"], "nowhere is not a directory"),
     ],

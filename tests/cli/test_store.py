@@ -184,7 +184,7 @@ def test_an_architecture_from_transformers(files, call):
         (["pack", *ARCHITECTURE, "--out", "o"], "there is no model to pack"),
         (packing("abd"), "d.safetensors: there is no such file"),
         (packing("ab", "--calibration", *pairs("a", "_inputs")), "no calibration inputs for 'b'"),
-        (packing("ab", "--calibration", *pairs("c", "_inputs")), "there is no model c to pack"),
+        (packing("ab", "--calibration", *pairs("c", "_inputs")), "the models to pack are a, b"),
         (packing("ab", "--family", "best"), "unknown family 'best'"),
         (packing("ab", "--method", "sum", "--random-pairing"), "random_pairing is for method"),
         (["pack", "a=a.safetensors", "--net", "nowhere:f", "--out", "o"], "No module named 'nowhe"),

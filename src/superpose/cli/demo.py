@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tyro.conf import FlagCreatePairsOff, arg, configure
+from tyro.conf import FlagCreatePairsOff, configure
 
 from superpose.errors import SuperposeError
 from superpose.lab.experiments.settings import Settings, spelled
+from superpose.options import DataDir, Flag, unset
 
 NEXT = """What to try next
   superpose run permuting-mnist --method binary --tasks 50    the paper's fifty tasks
@@ -23,32 +24,36 @@ NEXT = """What to try next
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class DemoCommand:
-    """Learn ten tasks in one network, with and without superposition, and draw what is kept.
+    """Show that one network can learn ten tasks in a row without forgetting the first.
 
-    Example: superpose demo
+    A plain network, the paper's method and our recipe learn the same tasks.
+
+    Example: superpose demo --dataset digits --out runs/demo
     """
 
-    dataset: Annotated[Literal["mnist", "digits"] | None, arg(metavar="NAME")] = None
-    """mnist or digits; without it MNIST if it can be had."""
+    dataset: Annotated[
+        Literal["mnist", "digits"] | None, unset("NAME", "mnist; digits if it cannot be downloaded")
+    ] = None
+    """The images: mnist or digits."""
     tasks: int = 10
-    """How many tasks."""
+    """The number of tasks."""
     steps: int = 1000
-    """Steps for each task."""
+    """Training steps for each task."""
     units: int = 256
-    """Units of each of the two hidden layers."""
+    """Units in each of the two hidden layers."""
     seed: int = 0
-    """Seed of the data, the weights and the contexts."""
+    """The seed of the data, the weights and the contexts."""
     jobs: int = 2
-    """How many methods to run side by side."""
-    out: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Where to write runs and figure; without it a new folder in runs/."""
-    resume: bool = False
-    """Go on with the demo in --out."""
-    data_dir: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Where the data sets are; without it SUPERPOSE_DATA, and without that the user's cache."""
-    quiet: bool = False
-    """Show nothing but the result."""
-    json: bool = False
+    """How many methods to run at the same time, one process each."""
+    out: Annotated[Path | None, unset("DIR", "a new directory in runs/")] = None
+    """The directory for the runs and the figure."""
+    resume: Flag = False
+    """Continue the demo in --out that was stopped."""
+    data_dir: DataDir = None
+    """The directory of the data sets."""
+    quiet: Flag = False
+    """Show no progress, only the result."""
+    json: Flag = False
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
@@ -58,7 +63,7 @@ class DemoCommand:
         from superpose.learning.display import for_terminal
 
         if self.resume and self.out is None:
-            raise SuperposeError("--resume needs --out DIR: that of the demo to go on with")
+            raise SuperposeError("--resume needs --out DIR: the directory of the demo to continue")
         say = (lambda text: None) if self.quiet or self.json else print
         dataset, which = (
             (self.dataset, f"these are {self.dataset}")

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Where the architecture comes from."""
+    """Options that name the network's architecture."""
 
     net: Annotated[str, arg(metavar="MODULE:FUNCTION")]
-    """A function that makes the network, or the config.json of a transformers model."""
+    """The function that makes the network, or the config.json of a transformers model."""
     net_args: Annotated[str, arg(metavar="JSON")] = "{}"
-    """Arguments of the function, as a JSON object."""
+    """Arguments of that function, as a JSON object such as '{"width": 64}'."""
 
     def make(self) -> "nn.Module":
         """The network, whatever its weights."""
