@@ -43,7 +43,7 @@ LAB = (DemoCommand, RunCommand, ReproduceCommand, ReportCommand, DataCommand, Be
 ABOUT = """Many models in one set of weights, each given back by its context.
 
 To begin:
-  superpose demo             see it work: ten tasks in one network, about a minute
+  superpose demo             see it work: ten tasks in one network, minutes
   superpose COMMAND --help   the options of a command, and an example
   superpose --version        the version"""
 

@@ -36,7 +36,8 @@ class ReportCommand:
 
     def run(self) -> None:
         """Write the page, or the document."""
-        from superpose.lab.figures import document
+        from superpose.lab.figures.document import markdown
+        from superpose.lab.figures.page import page
         from superpose.learning.run_directory import write
 
         if self.markdown is not None and self.out is not None:
@@ -46,10 +47,10 @@ class ReportCommand:
         if self.markdown is not None:
             target = self.markdown
             pictures = os.path.relpath(self.folder / self.scale, target.parent)
-            text = document.markdown(self.folder, self.scale, Path(pictures).as_posix())
+            text = markdown(self.folder, self.scale, Path(pictures).as_posix())
         else:
             target = self.out or self.folder / "report.html"
-            text = document.page(self.folder, self.scale)
+            text = page(self.folder, self.scale)
         target.parent.mkdir(parents=True, exist_ok=True)
         write(target, text.encode())
         print(json.dumps({"file": str(target)}) if self.json else f"written to {target}")

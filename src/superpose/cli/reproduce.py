@@ -106,7 +106,7 @@ class ReproduceCommand:
                 display=lambda labels: for_terminal(labels if len(labels) <= 12 else (), quiet),
             )
         except Interrupted as stopped:
-            print(f"\n{stopped}; the same command goes on", file=sys.stderr)
+            print(f"\n{stopped}; the same command continues", file=sys.stderr)
             raise
 
     def _fact(self, table: "Findings") -> dict[str, Any]:

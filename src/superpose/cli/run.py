@@ -56,7 +56,7 @@ class RunCommand(Settings):
         try:
             result = named._run_seeds() if self.seeds > 1 else named._run_one()
         except Interrupted as stopped:
-            print(f"\n{stopped}; go on with\n  {named.command(resume=True)}", file=sys.stderr)
+            print(f"\n{stopped}; continue with\n  {named.command(resume=True)}", file=sys.stderr)
             raise
         if os.environ.get("RANK", "0") != "0":
             return  # of the processes that torchrun started, the first one speaks
@@ -87,7 +87,10 @@ class RunCommand(Settings):
 
         assert self.out is not None
         if "WORLD_SIZE" in os.environ:
-            raise SuperposeError("processes that learn together learn one seed: leave --seeds out")
+            raise SuperposeError(
+                f"--seeds {self.seeds}: the processes of torchrun train one seed together; leave "
+                "--seeds out"
+            )
         if (self.out / "config.json").exists():
             raise SuperposeError(
                 f"{self.out} holds the run of one seed: choose another directory for several"
@@ -143,8 +146,5 @@ class RunCommand(Settings):
             )
         if "numbers" in result:
             numbers, seconds = result["numbers"]["stored"], result["timings"]["seconds"]
-            console.print(
-                f"{numbers:,} numbers stored, {seconds:.0f} seconds, written to {self.out}"
-            )
-        else:
-            console.print(f"written to {self.out}")
+            console.print(f"{numbers:,} numbers stored, {seconds:.0f} seconds")
+        console.print(f"written to {self.out}", soft_wrap=True)

@@ -48,9 +48,9 @@ def test_a_worker_that_is_killed_is_told(tmp_path):
                 child.kill()
 
     long = settings(tasks=2, steps=10**5, evaluate_every=5)
-    with pytest.raises(SuperposeError, match=r"was killed, .* go on with the same command"):
+    with pytest.raises(SuperposeError, match=r"was killed, .* continue with the same command"):
         side_by_side([Job(long, tmp_path / "a", "a")], 1, Kills())
-    with pytest.raises(SuperposeError, match="jobs=0: it is at least 1"):
+    with pytest.raises(SuperposeError, match="jobs=0: must be at least 1"):
         side_by_side([Job(long, tmp_path / "b", "b")], 0, Quiet())
 
 

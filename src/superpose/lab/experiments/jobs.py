@@ -114,12 +114,12 @@ def side_by_side(
     errors = [error for each in futures if (error := _error(each)) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):
         if isinstance(error, BrokenProcessPool) and stopping.requested:
-            raise Interrupted("stopped; what was saved can be gone on with") from error
+            raise Interrupted("stopped; the last checkpoint is saved") from error
         if isinstance(error, BrokenProcessPool):
             raise SuperposeError(
-                "a process that ran one of them was killed, perhaps for want of memory: what was "
-                "saved is untouched; go on with the same command (run and demo need --resume), and "
-                "fewer --jobs"
+                "the process of a run was killed, perhaps because memory ran out; its checkpoint "
+                "is safe: continue with the same command and fewer --jobs (run and demo need "
+                "--resume)"
             ) from error
         raise error
     if any(each.cancelled() for each in futures):

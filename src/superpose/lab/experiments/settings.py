@@ -159,9 +159,11 @@ class Experiment:
         at_least_one(**{name: getattr(complete, name) for name in COUNTS})
         for name in self.has_no:
             if found[name] != getattr(Settings, name):
-                raise SuperposeError(f"{name}={found[name]}: {given.experiment} has no {name}")
+                raise SuperposeError(
+                    f"{name}={found[name]}: {given.experiment} has no {name}; leave it out"
+                )
         if not complete.gain > 0:
-            raise SuperposeError(f"gain={complete.gain}: it is above 0, or nothing is learned")
+            raise SuperposeError(f"gain={complete.gain}: must be above 0")
         return complete
 
     def layers(self, settings: Complete) -> dict[str, Any]:
@@ -217,8 +219,8 @@ def permuting(settings: Complete) -> ImageStream:
 def _check_no_cycle(settings: Complete) -> None:
     if settings.method.startswith("fast"):
         raise SuperposeError(
-            f"fast has a context for each step of a cycle, and the tasks of {settings.experiment} "
-            "do not come again: use it in rotating-mnist or rotating-fashion"
+            f"method={settings.method}: it needs a stream that repeats, and {settings.experiment} "
+            "does not: use it with rotating-mnist or rotating-fashion"
         )
 
 
@@ -230,12 +232,12 @@ def rotating(settings: Complete) -> ImageStream:
     held = settings.method.rpartition("+")[2]
     if held in HOOKS:
         raise SuperposeError(
-            f"{held} holds what earlier tasks learned, and {settings.experiment} is one task: use "
-            "another method, or an experiment with several tasks"
+            f"method={settings.method}: {held} protects earlier tasks, and {settings.experiment} "
+            "has one task: use another method, or an experiment with several tasks"
         )
     if settings.tasks != 1:
         raise SuperposeError(
-            f"tasks={settings.tasks}: a rotating stream is one task; --steps makes it longer"
+            f"tasks={settings.tasks}: a rotating stream is one task; make it longer with --steps"
         )
     fast = settings.method.startswith("fast")
     return Rotating(
@@ -258,7 +260,8 @@ def incremental(settings: Complete) -> ImageStream:
     paper = settings.dataset == "cifar100"
     if not paper and settings.tasks > dataset.classes:
         raise SuperposeError(
-            f"tasks={settings.tasks}: {settings.dataset} has {dataset.classes} classes to share out"
+            f"tasks={settings.tasks}: {settings.dataset} has {dataset.classes} classes, enough for "
+            f"{dataset.classes} tasks at most"
         )
     return Incremental(
         dataset,
