@@ -123,10 +123,9 @@ def report(results: dict[str, dict[str, Any]], out: Path, quiet: bool) -> None:
     console = Console(highlight=False)
     console.print("\nTest accuracy after all tasks were learned")
     console.print(table)
-    if not quiet:
-        console.print(learned(results), markup=False)
     console.print(f"Figure: {out / 'demo.png'}", soft_wrap=True)
     if not quiet:
+        console.print(f"\n{learned(results)}", markup=False)
         console.print(NEXT, soft_wrap=True, markup=False)
 
 
@@ -135,7 +134,7 @@ def learned(results: dict[str, dict[str, Any]]) -> str:
     tasks = len(results["ours"]["final"])
     kept = {name: f"{100 * result['first_task']:.1f} %" for name, result in results.items()}
     return (
-        f"Learned: after {tasks} tasks the plain network is right on {kept['standard']} of the "
-        f"first task's images, and the same network is on {kept['binary']} with the paper's "
-        f"superposition and on {kept['ours']} with our recipe."
+        f"Learned: after {tasks} tasks a plain network gets {kept['standard']} of the first task "
+        f"right; the same network in superposition gets {kept['binary']} with the paper's method "
+        f"and {kept['ours']} with our recipe."
     )

@@ -121,15 +121,16 @@ class ReproduceCommand:
         from rich.table import Table as Grid
 
         console = Console(highlight=False)
-        grid = Grid("name", "what the paper says", "paper", "ours", "verdict", box=None)
-        for table in tables:
-            for number, check in enumerate(table["checks"]):
-                cells = (check[key] for key in ("claim", "paper", "ours", "verdict"))
-                grid.add_row("" if number else table["name"], *cells)
-        console.print(grid, markup=False) if not self.quiet else None
+        for table in tables if not self.quiet else ():
+            title = f"\n{table['name']}: {table['title']}"
+            grid = Grid("claim", "paper", "measured", "verdict", box=None, pad_edge=False)
+            grid.title, grid.title_justify, grid.title_style = title, "left", "bold"
+            for check in table["checks"]:
+                grid.add_row(*(check[key] for key in ("claim", "paper", "ours", "verdict")))
+            console.print(grid, markup=False)
         lacking = {table["name"]: len(table["missing"]) for table in tables if table["missing"]}
         for name, count in lacking.items():
-            console.print(f"{name}: drawn without {count} of its runs, which are missing")
+            console.print(f"{name}: runs that are missing, and not drawn: {count}")
         console.print(f"written to {self.out / self.scale}", soft_wrap=True)
 
     def _say(self, text: str) -> None:

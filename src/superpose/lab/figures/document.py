@@ -103,9 +103,9 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
     tables = load(folder, scale)
     parts = [
         "# Reproduction of the paper",
-        "`superpose reproduce` trains the networks of the paper again and compares the numbers. "
-        "This page shows every figure and table of the paper, with the paper's numbers beside "
-        "ours.",
+        "`superpose reproduce` trains the networks of [*Superposition of many models into one*]"
+        "(https://arxiv.org/abs/1902.05522) again and compares the numbers. This page shows every "
+        "figure and table of the paper, with the paper's numbers beside ours.",
         REMARKS[scale],
         " ".join(summary(tables)),
         "| name | in the paper | status | verdicts |\n|---|---|---|---|\n"
@@ -113,6 +113,7 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
             f"| [{name}](#{name}) | {t['source']} | {state(t)} | {tally(t['checks'])} |"
             for name, t in tables.items()
         ),
+        _differing(tables),
         "## How to read the tables",
         "| verdict | meaning |\n|---|---|\n"
         + "\n".join(f"| {verdict} | {meaning} |" for verdict, meaning in VERDICTS),
@@ -134,6 +135,25 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
     for name, table in tables.items():
         parts += [f"## {name}", *_section(name, table, folder / scale, pictures)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def differing(tables: dict[str, Findings]) -> list[tuple[str, Check]]:
+    """The claims of the paper that are not confirmed, each with the name that it is part of."""
+    return [
+        (name, check)
+        for name, table in tables.items()
+        for check in table["checks"]
+        if check["verdict"] == DIFFERS
+    ]
+
+
+def _differing(tables: dict[str, Findings]) -> str:
+    lines = [
+        f"| [{name}](#{name}) | {check['claim']} | {check['paper']} | {check['ours']} |"
+        for name, check in differing(tables)
+    ]
+    head = "## Where the results differ from the paper\n\n| name | claim | paper | measured |"
+    return "\n".join([head, "|---|---|---|---|", *lines]) if lines else ""
 
 
 def _section(name: str, table: Findings, folder: Path, pictures: str) -> list[str]:

@@ -15,6 +15,7 @@ from superpose.lab.figures.document import (
     NOTES,
     REMARKS,
     VERDICTS,
+    differing,
     load,
     remarks,
     rows,
@@ -46,6 +47,7 @@ def page(folder: Path, scale: Scale) -> str:
         "summary": "".join(f"<p>{html.escape(each)}</p>" for each in summary(tables)),
         "remark": f"<p>{html.escape(REMARKS[scale])}</p>" if REMARKS[scale] else "",
         "overview": overview,
+        "differing": _differing(tables),
         "verdicts": "".join(f"<dt>{name}</dt><dd>{meaning}</dd>" for name, meaning in VERDICTS),
         "notes": "".join(f"<li>{MarkdownIt().renderInline(note)}</li>" for note in NOTES),
         "sections": "".join(_section(name, t, folder / scale) for name, t in tables.items()),
@@ -54,6 +56,12 @@ def page(folder: Path, scale: Scale) -> str:
     for name, value in parts.items():
         text = text.replace(f"<!--{name}-->", value)
     return text
+
+
+def _differing(tables: dict[str, Findings]) -> str:
+    lines = [(_link(n), c["claim"], c["paper"], c["ours"]) for n, c in differing(tables)]
+    head = '<h2 id="differing">Where the results differ from the paper</h2>'
+    return head + _table(("name", *CHECKS[:3]), lines, raw=(0,)) if lines else ""
 
 
 def _section(name: str, table: Findings, folder: Path) -> str:
