@@ -1,6 +1,7 @@
 """What a person sees of a run while it goes on."""
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -47,3 +48,11 @@ def test_the_live_table_fits_eighty_columns():
     drawn = console.file.getvalue()
     for text in ("10/10", "10,000", "0.213", "95.1 %", "96.1 %", "1:01:15", "first task"):
         assert text in drawn
+
+
+def test_the_end_of_a_run_is_told_once(capsys):
+    lines = Lines()
+    for step in (9000, 10000, 10000):
+        lines.show(replace(PROGRESS, step=step))
+    told = capsys.readouterr().out.splitlines()
+    assert [line.endswith(", done") for line in told] == [False, True]

@@ -62,15 +62,20 @@ class Lines(Quiet):
         self._interval = interval
         self._first: dict[str, float] = {}
         self._next: dict[str, float] = {}
+        self._ended: set[str] = set()
 
     def show(self, progress: Progress) -> None:
         """Print a line if it is time."""
         now, label = time.monotonic(), progress.label
         done = progress.step == progress.steps
-        if progress.evaluated and (done or now >= self._next.get(label, now)):
+        if not progress.evaluated or label in self._ended:
+            return
+        if done or now >= self._next.get(label, now):
             shown = now - self._first.setdefault(label, now)
             self._next[label] = now + max(self._interval, shown / 10)
             print(line(progress), flush=True)
+        if done:
+            self._ended.add(label)
 
 
 class LiveTable:
