@@ -128,7 +128,7 @@ def flip(header, tensors):
         (lambda p: edit(p, lambda h, t: h.pop("checksum")), "was changed after it was saved"),
         (
             lambda p: edit(p, lambda h, t: h.update(format=99)),
-            "has format 99, this one reads",
+            "has file format 99, and this superpose reads",
         ),
     ],
 )

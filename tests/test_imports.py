@@ -1,6 +1,7 @@
-"""`import superpose` brings torch, numpy and safetensors, and no other package."""
+"""The library needs torch, numpy and safetensors, and `import superpose` waits for none of them."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import sys
 import numpy, safetensors.torch, torch
 before = set(sys.modules)
 import superpose
+for name in set(superpose.__all__) - {"lab", "learning", "serving"}:
+    getattr(superpose, name)
 packages = {name.partition(".")[0] for name in set(sys.modules) - before}
 known = {name.partition(".")[0] for name in before}
 print(*sorted(packages - known - sys.stdlib_module_names - {"superpose"}))
@@ -31,6 +34,43 @@ def test_importing_the_library_imports_three_packages():
     assert extra == "", "packages that are not torch, numpy or safetensors"
     assert apart == "", "serving, the lab and the command line are imported when asked for"
     assert learning == "False"
+
+
+QUICK = """
+import sys
+import superpose as sp
+print(*sorted({"torch", "numpy", "safetensors"} & set(sys.modules)))
+assert set(sp.__all__) <= set(dir(sp))
+from superpose.checkpoint import read
+from superpose import *
+assert superpose is sp.superpose and pack is sp.pack and callable(pack)
+assert sp.nn.Linear is nn.Linear
+import pickle
+assert pickle.loads(pickle.dumps(superpose)) is superpose
+sp.nothing
+"""
+
+
+def test_names_are_imported_on_first_use():
+    told = subprocess.run([sys.executable, "-c", QUICK], capture_output=True, text=True)
+    assert told.stdout == "\n", "import superpose waits for torch, numpy or safetensors"
+    assert told.stderr.endswith(
+        "AttributeError: module 'superpose' has no attribute 'nothing'\n"
+    ), told.stderr
+
+
+@pytest.mark.parametrize("package", ["superpose", "superpose.lab"])
+def test_a_type_checker_sees_the_names_that_are_imported_on_first_use(package):
+    here = SOURCE.parent / package.replace(".", "/") / "__init__.py"
+    typed = {}
+    for node in ast.walk(ast.parse(here.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            typed |= {alias.name: node.module for alias in node.names}
+    names = importlib.import_module(package).__all__
+    for name in names:
+        module, found = typed[name], getattr(importlib.import_module(package), name)
+        homes = importlib.import_module(module)
+        assert found is getattr(homes, name), f"{name} is not that of {module}"
 
 
 def imported(path):

@@ -1,19 +1,18 @@
 """Many models in one set of weights, each given back by its context."""
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from superpose import contexts, nn, recognition
-from superpose.analysis import crosstalk, plan
-from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
-from superpose.export import exportable
-from superpose.model import Superposed, superpose, unsuperpose
-from superpose.nn.selection import same_task
-from superpose.pack import Packed, pack, unpack
+from superpose.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from superpose import lab, learning, serving
+    from superpose import contexts, lab, learning, nn, packing, recognition, serving
+    from superpose.analysis import crosstalk, plan
+    from superpose.checkpoint import load, save
+    from superpose.export import exportable
+    from superpose.model import Superposed, superpose, unsuperpose
+    from superpose.nn.selection import same_task
+    from superpose.packing import Packed, pack, unpack
 
 __all__ = [
     "Packed",
@@ -27,6 +26,7 @@ __all__ = [
     "load",
     "nn",
     "pack",
+    "packing",
     "plan",
     "recognition",
     "same_task",
@@ -37,18 +37,39 @@ __all__ = [
     "unsuperpose",
 ]
 
-LAZY = (
-    "lab",
-    "learning",
-    "serving",
-)  # imported on first use, so that `import superpose` stays quick
+_public = on_first_use(
+    __name__,
+    {
+        "Packed": "superpose.packing",
+        "Superposed": "superpose.model",
+        "contexts": "superpose.contexts",
+        "crosstalk": "superpose.analysis",
+        "exportable": "superpose.export",
+        "lab": "superpose.lab",
+        "learning": "superpose.learning",
+        "load": "superpose.checkpoint",
+        "nn": "superpose.nn",
+        "pack": "superpose.packing",
+        "packing": "superpose.packing",
+        "plan": "superpose.analysis",
+        "recognition": "superpose.recognition",
+        "same_task": "superpose.nn.selection",
+        "save": "superpose.checkpoint",
+        "serving": "superpose.serving",
+        "superpose": "superpose.model",
+        "unpack": "superpose.packing",
+        "unsuperpose": "superpose.model",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in LAZY:
-        return importlib.import_module(f"superpose.{name}")
     if name == "__version__":
         from importlib.metadata import version
 
         return version("superpose")
-    raise AttributeError(f"module 'superpose' has no attribute {name!r}")
+    return _public(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -25,8 +25,8 @@ from superpose.nn.patterns import FamilyByLayer
 from superpose.nn.private import STATE, Part, is_private, is_sharded
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.registry import input_dims, told
-from superpose.pack import Packed
-from superpose.pack.methods import stored
+from superpose.packing import Packed
+from superpose.packing.methods import stored
 from superpose.precision import reduced, restored
 
 FORMAT = 3
@@ -188,7 +188,10 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
             f"{path} is damaged or not a safetensors file ({error}): take another copy of it"
         ) from error
     if HEADER not in metadata:
-        raise SuperposeError(f"{path} was not written by superpose.save: it names no tasks")
+        raise SuperposeError(
+            f"{path} was not written by superpose.save, so it names no tasks: `superpose pack` "
+            "stores plain weights"
+        )
     try:
         header = json.loads(metadata[HEADER])
         newer = header["format"] > FORMAT
@@ -196,7 +199,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         raise SuperposeError(f"{path}: its header is damaged: take another copy of it") from error
     if newer:
         raise SuperposeError(
-            f"{path} has format {header['format']}, this one reads up to {FORMAT}: upgrade it"
+            f"{path} has file format {header['format']}, and this superpose reads up to {FORMAT}: "
+            "upgrade superpose"
         )
     checksum = header.pop("checksum", None)
     if checksum != _checksum(header, tensors):
@@ -268,7 +272,8 @@ def _check_no_other_forms(
         for layer in set(form["layers"]) - saved:
             raise SuperposeError(
                 f"{path}: {form['class']} {layer!r} is declared with {told(form['input_dims'])} "
-                "here, and was shared by all tasks when it was saved: load it where it is not"
+                "here, and was shared by all tasks when it was saved: load it where the class is "
+                "not declared"
             )
 
 
@@ -368,8 +373,8 @@ def _restore(model: Superposed, shared: dict[str, Tensor], own: dict[str, Own]) 
     )
     if lost is not None:
         raise SuperposeError(
-            f"{lost} is one tensor with another in the network, and by itself in the file: load it "
-            "into a network whose tensors are tied as they were"
+            f"{lost} is tied to another tensor in the network, and not in the file: load it into a "
+            "network whose tensors are tied as they were"
         )
     private_state(model).add(model.superposition.names.values())
     for group in private_state(model).groups.values():

@@ -10,8 +10,8 @@ def at_least_one(**counts: int) -> None:
 
     >>> at_least_one(tasks=3, steps=0)
     Traceback (most recent call last):
-    superpose.errors.SuperposeError: steps=0: it is at least 1
+    superpose.errors.SuperposeError: steps=0: must be at least 1
     """
     for name, value in counts.items():
         if value < 1:
-            raise SuperposeError(f"{name}={value}: it is at least 1")
+            raise SuperposeError(f"{name}={value}: must be at least 1")

@@ -31,7 +31,7 @@ def test_the_command_writes_json_and_check_fails_on_a_clear_miss(quick, pair, tm
     assert printed == json.loads(out.read_text())
     assert [row["met"] for row in printed["rows"]] == [False, True]
     assert "**missed**" in bench.table(printed)
-    with pytest.raises(sp.SuperposeError, match="past their goals: a"):
+    with pytest.raises(sp.SuperposeError, match="goals missed: a"):
         BenchCommand(rounds=5, check=True).run()
     assert "1.1" in capsys.readouterr().out
     quick(pair(0.001, 0.004, goal=1.1))
@@ -42,7 +42,7 @@ def test_seconds_and_bytes_have_goals_too(quick, capsys):
     fine = bench.Amount("saving", "–", "s", 3, lambda: [1.0, 2.0, 2.5])
     large = bench.Amount("file", "its numbers", "", 1.01, lambda: [1.2])
     quick(amounts=(fine, large))
-    with pytest.raises(sp.SuperposeError, match=r"past their goals: file$"):
+    with pytest.raises(sp.SuperposeError, match=r"goals missed: file$"):
         BenchCommand(check=True, json=True).run()
     told = bench.table(json.loads(capsys.readouterr().out))
     assert "| saving | – | ≤ 3 s | 2 s | 1–2.5 |" in told
@@ -60,7 +60,7 @@ def test_rows_are_measured_alone(quick, pair, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in found["rows"]] == ["training, MLP"]
     assert found["amounts"] == []
-    with pytest.raises(sp.SuperposeError, match="--only LLama: no row has such a name"):
+    with pytest.raises(sp.SuperposeError, match="--only LLama: no row has this in its name"):
         BenchCommand(only=("LLama",)).run()
 
 

@@ -1,12 +1,13 @@
 """`superpose demo`: it compares, draws, stops, goes on, and says what it uses."""
 
 import json
+import re
 import shlex
 import sys
 
 import pytest
 
-from superpose.cli import main
+from superpose.cli import main, parse
 from superpose.cli.demo import report
 from superpose.errors import SuperposeError
 from superpose.lab import demo
@@ -25,9 +26,11 @@ def test_the_demo_compares_three_methods_and_draws_them(tmp_path, capsys):
     report(results, tmp_path, quiet=False)
     printed = capsys.readouterr().out
     for name, result in results.items():
-        row = next(line for line in printed.splitlines() if f" {name} " in line)
+        row = next(line for line in printed.splitlines() if line.startswith(f" {name} "))
         assert f"{100 * result['mean_all']:.1f} %" in row
-    assert "What to try next" in printed
+        assert f"{100 * result['first_task']:.1f} %" in printed[printed.index("Learned: ") :]
+    assert printed.index("Learned: ") > printed.index(" ours ")
+    parse(shlex.split(printed.splitlines()[-1])[1:])
 
 
 def test_a_demo_that_was_stopped_goes_on_as_it_says(tmp_path, capsys, monkeypatch):
@@ -58,11 +61,11 @@ def test_the_demo_says_which_data_it_uses(monkeypatch):
         raise SuperposeError("mnist could not be fetched: nowhere")
 
     monkeypatch.setattr(demo, "load", offline)
-    name, sentence = demo.choose_dataset(None)
+    name, reason = demo.choose(None)
     assert name == "digits"
-    assert "mnist could not be fetched" in sentence
+    assert reason == "mnist could not be fetched"
     monkeypatch.setattr(demo, "load", lambda name, data_dir: None)
-    assert demo.choose_dataset(None)[0] == "mnist"
+    assert demo.choose(None) == ("mnist", "")
 
 
 def test_a_demo_without_matplotlib_says_so_before_it_learns(tmp_path, monkeypatch, capsys):
@@ -71,3 +74,17 @@ def test_a_demo_without_matplotlib_says_so_before_it_learns(tmp_path, monkeypatc
         main(["demo", "--dataset", "digits", "--tasks", "2", "--out", str(tmp_path / "demo")])
     assert "demo needs matplotlib (not installed)" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
+
+
+def test_a_log_has_short_lines_and_no_codes_of_terminals(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    small = ["--dataset", "digits", "--tasks", "2", "--steps", "40", "--units", "32"]
+    main(["demo", *small, "--jobs", "1", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    lines = [line for line in printed.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, lines)) <= 80
+    assert not re.search(r"[\x1b\r\b]", printed)
+    for name in ("standard", "binary", "ours"):
+        told = [line for line in lines if line.startswith(f"{name}: ")]
+        assert len(told) <= 4  # the first, the last, and few between
+        assert told[-1].endswith(", done")

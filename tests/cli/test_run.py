@@ -30,7 +30,7 @@ def test_json_is_all_that_is_printed(tmp_path, capsys):
 def test_a_person_sees_lines_and_a_table(tmp_path, capsys):
     main(["run", "permuting-mnist", *SMALL, "--method", "si", "--out", str(tmp_path / "run")])
     printed = capsys.readouterr().out
-    assert "si: task 2/2, step 24/24, loss" in printed
+    assert "si: task 2/2, step 24: this task" in printed
     assert "mean all" in printed
     assert "numbers stored" in printed
     main(["run", "permuting-mnist", *SMALL, "--out", str(tmp_path / "quiet"), "--quiet"])

@@ -15,7 +15,7 @@ from golden.networks import digest, inputs, network, tolerance
 import superpose as sp
 from superpose import contexts
 from superpose.checkpoint import FORMAT
-from superpose.pack import Packed
+from superpose.packing import Packed
 
 EXACT = {"identity", "binary", "permutation"}  # families that turn a weight without rounding
 COARSE = {"mlp, bfloat16", "mixed types"}  # networks whose tasks may come close to each other

@@ -263,5 +263,5 @@ def test_nothing_is_held_before_the_first_task_ends(make):
 def test_errors_name_the_value():
     with pytest.raises(SuperposeError, match=r"strength=-1: a penalty's strength is at least 0"):
         EWC(-1)
-    with pytest.raises(SuperposeError, match="no parameter is shared"):
+    with pytest.raises(SuperposeError, match="this network has none"):
         SI().begin(nn.Identity())

@@ -142,8 +142,8 @@ def test_it_goes_with_networks_that_are_told_the_task(name):
 
 
 def test_sizes_have_to_make_sense():
-    with pytest.raises(SuperposeError, match="samples=0: it is at least 1"):
+    with pytest.raises(SuperposeError, match="samples=0: must be at least 1"):
         Replay(0)
-    with pytest.raises(SuperposeError, match="rows=0: it is at least 1"):
+    with pytest.raises(SuperposeError, match="rows=0: must be at least 1"):
         Replay(5, rows=0)
     assert Replay(5).describe() == {"name": "Replay", "samples": 5, "rows": None, "seed": 0}

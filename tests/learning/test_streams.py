@@ -10,8 +10,8 @@ from superpose.learning import TensorStream
 def test_streams_of_ones_own_are_checked():
     x, y = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
     for options, message in (
-        ({"period": 0}, "period=0: it is at least 1"),
-        ({"batch_size": 0}, "batch_size=0: it is at least 1"),
+        ({"period": 0}, "period=0: must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0: must be at least 1"),
         ({"batch_size": 9}, "batch_size 9 is more than the 8 rows of task 0"),
     ):
         with pytest.raises(SuperposeError, match=message):

@@ -137,7 +137,8 @@ def test_unsuperpose_gives_the_plain_module_back_and_reads_tasks_out(family):
         ({"skip": ["layers.9"]}, "skip: there is no layer 'layers.9'; there are 'layers'"),
         ({"private_layers": ["x"]}, "private_layers: there is no layer 'x'"),
         ({"skip": ["layers"]}, "has no layer to superpose"),
-        ({"batch_dim": 2}, "batch_dim=2: use 0, 1 or None"),
+        ({"batch_dim": 2}, "batch_dim=2: use 0 or 1, the dimension of the rows"),
+        ({"batch_dim": {"input": 0, "mask": 2}}, r"batch_dim=\{'mask': 2\}: use 0 or 1"),
         ({"family": "permutation", "learnable": True}, "has no numbers to learn"),
     ],
 )

@@ -54,7 +54,8 @@ def test_a_tensor_of_another_size_is_refused_whatever_is_beside_it():
             return self.layer(x) * mask.sum()
 
     model, x, mask = sp.superpose(Masked(), tasks=3), torch.randn(3, 4), torch.rand(5)
-    with pytest.raises(sp.SuperposeError, match=r"an input has the shape \(5,\): .*batch_dim"):
+    refused = r"argument 'mask' has the shape \(5,\): .*batch_dim=\{'mask': 1\}"
+    with pytest.raises(sp.SuperposeError, match=refused):
         model(x, mask, task=[0, 1, 2])
     declared = sp.superpose(Masked(), tasks=3, batch_dim={"mask": None}).eval()
     each = [declared(x[i : i + 1], mask, task=i) for i in range(3)]

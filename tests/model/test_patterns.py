@@ -249,3 +249,27 @@ def test_models_are_packed_with_families_by_pattern(tmp_path, capsys):
         sp.pack(nets, {"*": "complex"}, calibration=rows)
     with pytest.raises(sp.SuperposeError, match="leave learnable out"):
         sp.pack(nets, {"0": "binary", "*": Phase(learnable=True)}, calibration=rows)
+
+
+@pytest.mark.parametrize(
+    ("skip", "private_layers", "named"),
+    [
+        (["head"], ["head"], "head"),
+        (["*.stem"], ["encoder.1.stem"], "encoder.1.stem"),
+        (["encoder.0"], ["encoder.0.norm"], "encoder.0.norm"),
+        (["encoder.0.norm"], ["encoder"], "encoder.0.norm"),
+        (["encoder.1"], ["encoder.1.table"], "encoder.1.table"),
+    ],
+)
+@pytest.mark.parametrize("storing", [False, True], ids=["superpose", "pack"])
+def test_a_layer_that_is_skipped_and_private_is_refused(skip, private_layers, named, storing):
+    options = {"skip": skip, "private_layers": private_layers}
+    net = made()[0]
+    with pytest.raises(sp.SuperposeError, match=f"layer '{re.escape(named)}' is in skip"):
+        sp.pack({"a": net}, **options) if storing else sp.superpose(net, tasks=2, **options)
+
+
+def test_a_layer_beside_a_skipped_one_may_be_private():
+    model = sp.superpose(made()[0], tasks=2, skip=["head"], private_layers=["encoder_head"])
+    assert "encoder_head.weight" in model.summary().private
+    assert "head.weight" in model.summary().shared

@@ -24,10 +24,10 @@ from superpose.model import Superposed
 from superpose.nn.layer import Layer
 from superpose.nn.patterns import several_families
 from superpose.nn.quantised import full
-from superpose.pack.additive import Additive
-from superpose.pack.calibration import Rows
-from superpose.pack.distil import logits
-from superpose.pack.inputs import (
+from superpose.packing.additive import Additive
+from superpose.packing.calibration import Rows
+from superpose.packing.distil import logits
+from superpose.packing.inputs import (
     Weight,
     evaluating,
     in_order,
@@ -35,10 +35,10 @@ from superpose.pack.inputs import (
     reaching,
     weights_of,
 )
-from superpose.pack.least_squares import Moments, scale
-from superpose.pack.packed import Packed
-from superpose.pack.solve import Solve, bias_name, observe, read_out
-from superpose.pack.sources import Source, Sources
+from superpose.packing.least_squares import Moments, scale
+from superpose.packing.packed import Packed
+from superpose.packing.solve import Solve, bias_name, observe, read_out
+from superpose.packing.sources import Source, Sources
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from superpose.analysis.summed import (
 from superpose.contexts import Family, Identity
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, superpose
-from superpose.pack.calibration import Rows
-from superpose.pack.inputs import Part, Weight, in_order, quiet_run, reaching, weights_of
-from superpose.pack.least_squares import scale
-from superpose.pack.solve import bias_name, observe
+from superpose.packing.calibration import Rows
+from superpose.packing.inputs import Part, Weight, in_order, quiet_run, reaching, weights_of
+from superpose.packing.least_squares import scale
+from superpose.packing.solve import bias_name, observe
 
 SMALL = 64  # inputs: a layer with fewer cannot keep models apart, and costs little
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superpose.pack.inputs import Weight
+from superpose.packing.inputs import Weight
 
 SAMPLED = 64  # outputs of a layer, and rows, at most
 

@@ -5,38 +5,42 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
-from tyro.conf import FlagCreatePairsOff, UseAppendAction, arg, configure
+from tyro.conf import FlagCreatePairsOff, UseAppendAction, configure
 
 from superpose.errors import SuperposeError
+from superpose.options import Flag, unset
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class BenchCommand:
-    """Measure superposed networks beside plain ones, in turns, in one process.
+    """Measure the speed of superposed networks beside plain ones.
 
-    Example: superpose bench --rounds 40 --out bench.json
+    Both run in turns in one process, and the result is the ratio of their times.
+
+    Example: superpose bench --only LLaMA --rounds 10 --out bench.json
     """
 
     rounds: int = 40
-    """How often each pair is timed; slow pairs less often."""
+    """How often each pair is timed; slow pairs are timed less often."""
     threads: int = 1
-    """Threads that PyTorch uses."""
+    """The number of threads that PyTorch uses."""
     device: str = "cpu"
-    """cpu, cuda or mps."""
-    growth: bool = False
-    """Also measure how cost grows with tasks, width and rows (a few minutes)."""
+    """The device to measure on: cpu, cuda or mps."""
+    growth: Flag = False
+    """Also measure how time grows with tasks, width and batch size (a few minutes more)."""
     only: UseAppendAction[tuple[str, ...]] = ()
-    """Measure only the rows that have this in their name, such as LLaMA; may be repeated."""
-    check: bool = False
-    """Exit with 1 if a ratio is past its goal by more than its spread."""
-    out: Annotated[Path | None, arg(metavar="FILE")] = None
-    """Write the result to this JSON file."""
-    json: bool = False
+    """Measure only rows with this word in their name, such as LLaMA."""
+    check: Flag = False
+    """Exit with code 1 if a ratio misses its goal by more than its spread."""
+    out: Annotated[Path | None, unset("FILE", "print only")] = None
+    """The JSON file to write the result to."""
+    json: Flag = False
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
@@ -44,7 +48,9 @@ class BenchCommand:
         from superpose.learning.run_directory import write
 
         if self.rounds < 1 or self.threads < 1:
-            raise SuperposeError("--rounds and --threads are at least 1")
+            raise SuperposeError(
+                f"--rounds {self.rounds} --threads {self.threads}: both must be at least 1"
+            )
         if self.out:
             self.out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
@@ -56,13 +62,14 @@ class BenchCommand:
         rows = [*result["rows"], *result["amounts"]]
         late = [row["name"] for row in rows if row["low"] > row["goal"]]
         if self.check and late:
-            raise SuperposeError(f"past their goals: {'; '.join(late)}")
+            raise SuperposeError(f"goals missed: {'; '.join(late)}")
 
     def _wanted(self, name: str) -> bool:
         return not self.only or any(word in name for word in self.only)
 
     def _measure(self, folder: Path) -> dict[str, Any]:
         import torch
+        from rich.console import Console
 
         from superpose.lab import bench, many_tasks
 
@@ -81,7 +88,10 @@ class BenchCommand:
         wanted = [row for row in rows if self._wanted(row.name)]
         amounts = [row for each in many for row in each.amounts() if self._wanted(row.name)]
         if not wanted and not amounts:
-            raise SuperposeError(f"--only {' '.join(self.only)}: no row has such a name")
+            raise SuperposeError(
+                f"--only {' '.join(self.only)}: no row has this in its name; leave --only out to "
+                "see all rows"
+            )
         with console.status("measuring"):
             measured = [bench.measure(row, synchronise) for row in wanted if not row.lacks]
             result: dict[str, Any] = {
@@ -102,7 +112,9 @@ class BenchCommand:
         return result
 
 
-def _show(result: dict[str, Any], console: Console) -> None:
+def _show(result: dict[str, Any], console: "Console") -> None:
+    from rich.table import Table
+
     shown = Table("what", "against", "goal", "measured", "spread", "ms")
     for row in result["rows"]:
         shown.add_row(*_cells(row, row["ratio"], ""), f"{row['milliseconds']:.2f}")

@@ -3,10 +3,8 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from rich.console import Console
-from rich.table import Table
 from tyro.conf import (
     FlagCreatePairsOff,
     OmitSubcommandPrefixes,
@@ -16,10 +14,10 @@ from tyro.conf import (
     subcommand,
 )
 
-from superpose.lab.data import ImageStream, Incremental, Permuting, Rotating, directory, fetch, load
-from superpose.lab.data.catalogue import CATALOGUE
-from superpose.lab.data.datasets import present
-from superpose.lab.data.sheet import contact_sheet
+from superpose.options import DataDir, Flag, unset
+
+if TYPE_CHECKING:
+    from superpose.lab.data import ImageStream
 
 DatasetName = Literal["mnist", "fashion-mnist", "cifar10", "cifar100", "digits"]
 StreamName = Literal["permuting", "rotating", "incremental"]
@@ -27,15 +25,17 @@ StreamName = Literal["permuting", "rotating", "incremental"]
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What every command about data takes."""
+    """Options of every command about data."""
 
-    data_dir: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Where the data sets are; without it SUPERPOSE_DATA, and without that the user's cache."""
-    json: bool = False
-    """Print JSON and nothing else."""
+    data_dir: DataDir = None
+    """The directory of the data sets."""
+    json: Flag = False
+    """Print the result as JSON and nothing else."""
 
     def tell(self, facts: object, text: object) -> None:
         """Print what a command has to say, for a program or for a person."""
+        from rich.console import Console
+
         if self.json:
             print(json.dumps(facts))
         else:
@@ -44,13 +44,19 @@ class Common:
 
 @dataclass(frozen=True, kw_only=True)
 class List(Common):
-    """List the data sets and which of them are here.
+    """List the data sets, and tell which are downloaded.
 
     Example: superpose data list
     """
 
     def run(self) -> None:
         """Print a table."""
+        from rich.table import Table
+
+        from superpose.lab.data import directory
+        from superpose.lab.data.catalogue import CATALOGUE
+        from superpose.lab.data.datasets import present
+
         root = directory(self.data_dir).path
         table = Table("name", "images", "classes", "training", "test", "here")
         facts = []
@@ -65,18 +71,22 @@ class List(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class Fetch(Common):
-    """Fetch data sets that are not here yet, and replace damaged files.
+    """Download data sets that are missing, and replace damaged files.
 
     Example: superpose data fetch mnist cifar10
     """
 
     name: Annotated[Positional[DatasetName], arg(metavar="NAME")]
-    """mnist, fashion-mnist, cifar10, cifar100 or digits."""
-    more: Annotated[Positional[tuple[DatasetName, ...]], arg(metavar="[NAME …]")] = ()
-    """More of them."""
+    """The data set: mnist, fashion-mnist, cifar10, cifar100 or digits."""
+    more: Annotated[
+        Positional[tuple[DatasetName, ...]], arg(metavar="[NAME …]", help_behavior_hint="")
+    ] = ()
+    """More data sets."""
 
     def run(self) -> None:
         """Fetch one after the other."""
+        from superpose.lab.data import fetch
+
         facts = []
         for name in (self.name, *self.more):
             place = fetch(name, self.data_dir)
@@ -96,6 +106,8 @@ class Where(Common):
 
     def run(self) -> None:
         """Print one path."""
+        from superpose.lab.data import directory
+
         found = directory(self.data_dir)
         path = str(found.path.absolute())
         self.tell({"data_dir": path, "chosen_by": found.chosen_by}, path)
@@ -103,30 +115,36 @@ class Where(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class Show(Common):
-    """Draw a contact sheet of a stream.
+    """Draw sample images of a stream, a row for each task or angle.
 
     Example: superpose data show rotating --dataset fashion-mnist --out rotating.png
     """
 
     stream: Annotated[Positional[StreamName], arg(metavar="STREAM")]
-    """permuting, rotating or incremental."""
+    """How the images change over time: permuting, rotating or incremental."""
     out: Annotated[Path, arg(metavar="FILE")]
     """The PNG file to write."""
-    dataset: Annotated[DatasetName | None, arg(metavar="NAME")] = None
-    """Which data set; mnist, or for incremental CIFAR-10 and then CIFAR-100."""
+    dataset: Annotated[
+        DatasetName | None, unset("NAME", "mnist; for incremental cifar10, then cifar100")
+    ] = None
+    """The data set that the images come from."""
     group: int = 10
-    """Classes a task, for incremental."""
+    """The number of classes in each task of an incremental stream."""
     tasks: int = 5
-    """Tasks, for permuting and incremental."""
+    """The number of tasks of a permuting or incremental stream."""
     seed: int = 0
     """The seed of the stream."""
 
     def run(self) -> None:
         """Write the picture."""
+        from superpose.lab.data.sheet import contact_sheet
+
         contact_sheet(self._stream(), self.out)
         self.tell({"out": str(self.out)}, f"{self.out} is written")
 
-    def _stream(self) -> ImageStream:
+    def _stream(self) -> "ImageStream":
+        from superpose.lab.data import Incremental, Permuting, Rotating, load
+
         if self.stream == "incremental":
             first = None if self.dataset else load("cifar10", self.data_dir)
             groups = load(self.dataset or "cifar100", self.data_dir)
@@ -140,7 +158,7 @@ class Show(Common):
 @configure(OmitSubcommandPrefixes, FlagCreatePairsOff)
 @dataclass(frozen=True)
 class DataCommand:
-    """Data sets: list, fetch, where, show.
+    """List, download and look at the data sets of the experiments.
 
     Example: superpose data fetch mnist
     """

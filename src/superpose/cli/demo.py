@@ -7,48 +7,58 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tyro.conf import FlagCreatePairsOff, arg, configure
+from tyro.conf import FlagCreatePairsOff, configure
 
 from superpose.errors import SuperposeError
 from superpose.lab.experiments.settings import Settings, spelled
+from superpose.options import DataDir, Flag, unset
 
-NEXT = """What to try next
-  superpose run permuting-mnist --method binary --tasks 50    the paper's fifty tasks
-  superpose run rotating-mnist --method fast                  a new context at every step
-  superpose run permuting-mnist --method hadamard+projection --schedule cosine --lr 6e-4 \\
-      --centre task --private per-task --tasks 50             the same with our recipe
-  superpose run --help                                        all methods and settings"""
+ABOUT = """\
+{tasks} tasks, one after the other, in one network. Each task is to recognise
+{images}, their pixels in an order of its own.
+
+  standard   a plain network
+  binary     the same network with the paper's superposition
+  ours       with our recipe: hadamard contexts, projection, centring
+"""
+NEXT = """
+Next, compare all families of contexts (tens of minutes):
+  superpose reproduce fig-methods --scale quick"""
 
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class DemoCommand:
-    """Learn ten tasks in one network, with and without superposition, and draw what is kept.
+    """Show that one network can learn ten tasks in a row without forgetting the first.
 
-    Example: superpose demo
+    A plain network, the paper's method and our recipe learn the same tasks.
+
+    Example: superpose demo --dataset digits --out runs/demo
     """
 
-    dataset: Annotated[Literal["mnist", "digits"] | None, arg(metavar="NAME")] = None
-    """mnist or digits; without it MNIST if it can be had."""
+    dataset: Annotated[
+        Literal["mnist", "digits"] | None, unset("NAME", "mnist; digits if it cannot be downloaded")
+    ] = None
+    """The images: mnist or digits."""
     tasks: int = 10
-    """How many tasks."""
+    """The number of tasks."""
     steps: int = 1000
-    """Steps for each task."""
+    """Training steps for each task."""
     units: int = 256
-    """Units of each of the two hidden layers."""
+    """Units in each of the two hidden layers."""
     seed: int = 0
-    """Seed of the data, the weights and the contexts."""
+    """The seed of the data, the weights and the contexts."""
     jobs: int = 2
-    """How many methods to run side by side."""
-    out: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Where to write runs and figure; without it a new folder in runs/."""
-    resume: bool = False
-    """Go on with the demo in --out."""
-    data_dir: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Where the data sets are; without it SUPERPOSE_DATA, and without that the user's cache."""
-    quiet: bool = False
-    """Show nothing but the result."""
-    json: bool = False
+    """How many methods to run at the same time, one process each."""
+    out: Annotated[Path | None, unset("DIR", "a new directory in runs/")] = None
+    """The directory for the runs and the figure."""
+    resume: Flag = False
+    """Continue the demo in --out that was stopped."""
+    data_dir: DataDir = None
+    """The directory of the data sets."""
+    quiet: Flag = False
+    """Show no progress, only the result."""
+    json: Flag = False
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
@@ -58,18 +68,12 @@ class DemoCommand:
         from superpose.learning.display import for_terminal
 
         if self.resume and self.out is None:
-            raise SuperposeError("--resume needs --out DIR: that of the demo to go on with")
+            raise SuperposeError("--resume needs --out DIR: the directory of the demo to continue")
         say = (lambda text: None) if self.quiet or self.json else print
-        dataset, which = (
-            (self.dataset, f"these are {self.dataset}")
-            if self.dataset
-            else (demo.choose_dataset(self.data_dir))
-        )
-        say(
-            f"{self.tasks} tasks, one after the other, in one network: each shuffles the pixels of "
-            f"its images in its own way;\n{which}. standard is the plain network, binary is the "
-            "paper's superposition,\nours is hadamard+projection, centred by task."
-        )
+        dataset, missing = (self.dataset, "") if self.dataset else demo.choose(self.data_dir)
+        if missing:
+            say(f"MNIST is not here, so the demo uses smaller images: {missing}")
+        say(ABOUT.format(tasks=self.tasks, images=demo.IMAGES[dataset]))
         out = self.out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
         settings = Settings(
             experiment="permuting-mnist",
@@ -89,7 +93,7 @@ class DemoCommand:
             again = vars(replace(self, out=out, resume=True)) | {"dataset": dataset}
             plain = {option.name: option.default for option in fields(self)}
             command = spelled(["superpose", "demo"], again, plain)
-            print(f"\n{stopped}; go on with\n  {command}", file=sys.stderr)
+            print(f"\n{stopped}; continue with\n  {command}", file=sys.stderr)
             raise
         if self.json:
             print(json.dumps({"dataset": dataset, "out": str(out), "results": results}))
@@ -98,11 +102,13 @@ class DemoCommand:
 
 
 def report(results: dict[str, dict[str, Any]], out: Path, quiet: bool) -> None:
-    """Print the table, and what to try next."""
+    """Print the table, what it says in a sentence, and the next command."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("method", "first task", "last task", "all tasks", "numbers stored", "seconds")
+    columns = ("network", "first task", "last task", "all tasks", "numbers stored", "seconds")
+    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for name in reversed(results):
@@ -115,8 +121,20 @@ def report(results: dict[str, dict[str, Any]], out: Path, quiet: bool) -> None:
             f"{result['timings']['seconds']:.0f}",
         )
     console = Console(highlight=False)
-    console.print("\nAccuracy after all tasks were learned")
+    console.print("\nTest accuracy after all tasks were learned")
     console.print(table)
-    console.print(f"figure: {out / 'demo.png'}", soft_wrap=True)
+    console.print(f"Figure: {out / 'demo.png'}", soft_wrap=True)
     if not quiet:
-        console.print(f"\n{NEXT}", soft_wrap=True, markup=False)
+        console.print(f"\n{learned(results)}", markup=False)
+        console.print(NEXT, soft_wrap=True, markup=False)
+
+
+def learned(results: dict[str, dict[str, Any]]) -> str:
+    """What the demo shows, in one sentence."""
+    tasks = len(results["ours"]["final"])
+    kept = {name: f"{100 * result['first_task']:.1f} %" for name, result in results.items()}
+    return (
+        f"Learned: after {tasks} tasks a plain network gets {kept['standard']} of the first task "
+        f"right; the same network in superposition gets {kept['binary']} with the paper's method "
+        f"and {kept['ours']} with our recipe."
+    )

@@ -7,19 +7,23 @@ from typing import Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
+from superpose.options import Flag
+
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class InspectCommand:
-    """Tell the models of a file, how they are stored, and what takes the room.
+    """List the models in a file, how they are stored, and their bytes.
+
+    The network's architecture is not needed.
 
     Example: superpose inspect many.safetensors
     """
 
     file: Annotated[Positional[Path], arg(metavar="FILE")]
-    """A file of `superpose pack` or `superpose.save`."""
-    json: bool = False
-    """Print JSON and nothing else."""
+    """A file written by `superpose pack` or `superpose.save`."""
+    json: Flag = False
+    """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
         """Read it all, which checks it, and print."""

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Where the architecture comes from."""
+    """Options that name the network's architecture."""
 
     net: Annotated[str, arg(metavar="MODULE:FUNCTION")]
-    """A function that makes the network, or the config.json of a transformers model."""
+    """The function that makes the network, or the config.json of a transformers model."""
     net_args: Annotated[str, arg(metavar="JSON")] = "{}"
-    """Arguments of the function, as a JSON object."""
+    """Arguments of that function, as a JSON object such as '{"width": 64}'."""
 
     def make(self) -> "nn.Module":
         """The network, whatever its weights."""
@@ -32,7 +32,9 @@ class Network:
 
         made = self._from_config() if self.net.endswith(".json") else self._from_function()
         if not isinstance(made, nn.Module):
-            raise SuperposeError(f"--net {self.net} gave a {type(made).__name__}, not a module")
+            raise SuperposeError(
+                f"--net {self.net} returned a {type(made).__name__}: it must be a torch.nn.Module"
+            )
         return made
 
     def load(self, path: Path) -> "nn.Module":
@@ -44,9 +46,9 @@ class Network:
         extra = [name for name in tensors if name not in own]
         other = [n for n in tensors if n in own and tensors[n].shape != own[n].shape]
         for names, problem in (
-            (missing, "it has no"),
-            (extra, "the network has no"),
-            (other, "they differ in the shape of"),
+            (missing, "the file has no tensor"),
+            (extra, "the network has no tensor"),
+            (other, "the shapes differ for tensor"),
         ):
             if names:
                 raise SuperposeError(f"{path} does not fit --net {self.net}: {problem} {names[0]}")
@@ -56,13 +58,17 @@ class Network:
     def _from_function(self) -> Any:
         module, colon, function = self.net.partition(":")
         if not (module and colon and function):
-            raise SuperposeError(f"--net {self.net}: write it as MODULE:FUNCTION")
+            raise SuperposeError(
+                f"--net {self.net}: write it as MODULE:FUNCTION, such as mypackage.nets:make"
+            )
         try:
             arguments = json.loads(self.net_args)
         except ValueError as error:
             raise SuperposeError(f"--net-args {self.net_args}: not JSON ({error})") from error
         if not isinstance(arguments, dict):
-            raise SuperposeError(f"--net-args {self.net_args}: write it as a JSON object")
+            raise SuperposeError(
+                f"--net-args {self.net_args}: write it as a JSON object, as in '{{\"width\": 64}}'"
+            )
         if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 (sys.path has text)
             sys.path.insert(0, "")  # as `python -m` does
         try:
@@ -115,7 +121,9 @@ def check_apart(out: Path, *read: Path | None) -> None:
     """Refuse to write over a file that is read: what it holds would be lost."""
     for path in read:
         if path is not None and path.resolve() == out.resolve():
-            raise SuperposeError(f"--out {out} is a file that is read: give another name")
+            raise SuperposeError(
+                f"--out {out} would overwrite a file that is read: choose another name"
+            )
 
 
 def named_files(words: Sequence[str], option: str) -> dict[str, Path]:
@@ -130,6 +138,6 @@ def named_files(words: Sequence[str], option: str) -> dict[str, Path]:
         if not (name and equals and path):
             raise SuperposeError(f"{option} {word}: write it as NAME=FILE")
         if name in found:
-            raise SuperposeError(f"{option}: {name} is there twice: choose another name")
+            raise SuperposeError(f"{option}: the name {name} is given twice: choose another")
         found[name] = Path(path)
     return found

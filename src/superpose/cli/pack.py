@@ -11,45 +11,53 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
 from superpose.cli.network import Network, check_apart, named_files, read_inputs
 from superpose.errors import SuperposeError
+from superpose.options import Flag, Words, unset
 
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class PackCommand(Network):
-    """Store models of one architecture in one file.
+    """Store several trained models of one architecture in one file.
 
-    Example: superpose pack a=a.safetensors b=b.safetensors --net mypackage.nets:make
-    --calibration a=a_inputs.safetensors b=b_inputs.safetensors --out many.safetensors
+    Example: superpose pack cats=cats.safetensors dogs=dogs.safetensors \\
+        --calibration cats=cat_images.safetensors dogs=dog_images.safetensors \\
+        --net mypackage.nets:make --out many.safetensors
     """
 
-    models: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME=FILE …")]
-    """Names, and the files of their weights: plain state dicts as safetensors."""
+    models: Annotated[
+        Positional[tuple[str, ...]], arg(metavar="NAME=FILE …", help_behavior_hint="")
+    ]
+    """The models: a name of your choice, and a safetensors file with a plain state dict."""
     out: Annotated[Path, arg(metavar="FILE")]
     """The file to write."""
     family: str = "binary"
-    """binary, hadamard, rotation, phase, permutation, block-rotation, or one that the network's
-    module registers."""
+    """The family of contexts: binary, hadamard, rotation,
+    phase, permutation, block-rotation, or one that the
+    module of --net registers."""
     method: Literal["solve", "sum", "delta"] = "solve"
-    """solve is best; sum is the paper's equation 1; delta is for models that share a base."""
-    calibration: Annotated[tuple[str, ...], arg(metavar="NAME=FILE …")] = ()
-    """Unlabelled inputs of each model: one tensor a file, or the network's arguments by name."""
-    base: Annotated[Path | None, arg(metavar="FILE")] = None
-    """The weights that the models started from."""
-    random_pairing: bool = False
-    """With delta: layers of one shape change places, in an order drawn for each model."""
-    private_layers: tuple[str, ...] = ()
-    """Layers that each model keeps for itself."""
-    skip: tuple[str, ...] = ()
-    """Layers that are the same in all models, and stay shared."""
-    input_shape: tuple[int, ...] = ()
-    """Without --calibration: the shape of an input, such as 3 32 32, for noise to solve with."""
+    """solve: the most accurate; sum: the paper's equation 1; delta: for fine-tunes of --base."""
+    calibration: Annotated[
+        tuple[str, ...], arg(metavar="NAME=FILE …", help_behavior_hint="(default: none)")
+    ] = ()
+    """Unlabelled inputs of each model: a file with one tensor,
+    or with the network's arguments by name."""
+    base: Annotated[Path | None, unset("FILE", "none")] = None
+    """The pretrained weights that the models were fine-tuned from."""
+    random_pairing: Flag = False
+    """With delta: layers of equal shape swap places, in a random order for each model."""
+    private_layers: Words = ()
+    """Layers that each model keeps for itself, by name or pattern such as 'head.*'."""
+    skip: Words = ()
+    """Layers that are identical in all models and stay plain, by name or pattern."""
+    input_shape: Annotated[tuple[int, ...], arg(help_behavior_hint="")] = ()
+    """The shape of one input, such as 3 32 32: for noise in place of --calibration."""
     finetune: int = 0
-    """Steps of distillation on the calibration inputs, after solving."""
+    """Steps of distillation on the calibration inputs after solving."""
     seed: int = 0
     """The seed of the contexts."""
-    quiet: bool = False
-    """Show no progress."""
-    json: bool = False
+    quiet: Flag = False
+    """Show no progress, only the result."""
+    json: Flag = False
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
@@ -61,7 +69,10 @@ class PackCommand(Network):
         check_apart(self.out, *files.values(), *inputs.values(), self.base)
         for name in inputs:
             if name not in files:
-                raise SuperposeError(f"--calibration: there is no model {name} to pack")
+                raise SuperposeError(
+                    f"--calibration {name}={inputs[name]}: the models to pack are "
+                    f"{', '.join(files)}"
+                )
         if self.family not in sp.contexts.FAMILIES:
             self.make()  # its module may register the family
         packed = sp.pack(

@@ -5,38 +5,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import FlagCreatePairsOff, arg, configure
+from tyro.conf import FlagCreatePairsOff, configure
 
 from superpose.cli.network import Network, read_inputs
+from superpose.options import Flag, Words, unset
 
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(Network):
-    """Predict noise and cost of storing many models like one.
+    """Predict how many models fit: the noise and the bytes, before anything is packed.
 
-    Example: superpose plan --net mypackage.nets:make --weights a.safetensors --tasks 20
-    --inputs a_inputs.safetensors
+    Example: superpose plan --net mypackage.nets:make --tasks 20 \\
+        --weights cats.safetensors --inputs cat_images.safetensors
     """
 
     tasks: int
-    """How many models."""
-    weights: Annotated[Path | None, arg(metavar="FILE")] = None
-    """A model's weights; without them the network as it is made."""
-    inputs: Annotated[Path | None, arg(metavar="FILE")] = None
-    """Inputs of it; without them each layer's inputs are taken to fill --rank directions."""
-    rank: int | None = None
-    """Directions that inputs fill, where there are none; without it all, the worst case."""
+    """The number of models to store."""
+    weights: Annotated[Path | None, unset("FILE", "the initial weights of --net")] = None
+    """The weights of one such model."""
+    inputs: Annotated[Path | None, unset("FILE", "inputs that fill --rank directions")] = None
+    """Inputs of that model, a safetensors file."""
+    rank: Annotated[int | None, unset("INT", "all of them, the worst case")] = None
+    """The number of directions that inputs of a layer fill; used without --inputs."""
     noise: float = 0.05
-    """The share of noise that is wanted: layers are told the width that gives it."""
+    """The share of noise to aim at; the plan tells the width of each layer that gives it."""
     family: str = "binary"
-    """binary, hadamard, rotation, phase, permutation, block-rotation."""
+    """The family of contexts: binary, hadamard, rotation, phase, permutation or block-rotation."""
     method: Literal["solve", "sum"] = "solve"
-    """How the models will be packed."""
-    private_layers: tuple[str, ...] = ()
-    """Layers that each model will keep for itself."""
-    json: bool = False
-    """Print JSON and nothing else."""
+    """How the models will be packed; see superpose pack."""
+    private_layers: Words = ()
+    """Layers that each model will keep for itself, by name or pattern such as 'head.*'."""
+    json: Flag = False
+    """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
         """Print the plan."""

@@ -10,6 +10,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg, conf
 
 from superpose.errors import SuperposeError
 from superpose.lab.figures import FigureName, Scale
+from superpose.options import DataDir, Flag, unset
 
 if TYPE_CHECKING:
     from superpose.lab.figures.findings import Findings
@@ -18,45 +19,53 @@ if TYPE_CHECKING:
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class ReproduceCommand:
-    """Make figures and tables of the paper: run what is missing, then draw.
+    """Reproduce figures and tables of the paper, and compare the numbers.
 
-    Finished runs are used as they are, and runs that were stopped go on from where they were.
+    Missing runs are trained, finished runs are used again, and stopped runs continue.
 
-    Example: superpose reproduce fig-methods --scale quick
+    Example: superpose reproduce fig-methods --scale quick --jobs 2
     """
 
     name: Annotated[Positional[Literal[FigureName, "all"]], arg(metavar="NAME")]
-    """table1, fig-size, fig-methods, table-average, fig-rotating-samples, fig-rotating-fashion,
-    fig-rotating-close, fig-rotating-context, fig-icifar-samples, fig-icifar, fig-geometry,
-    fig-rotating-mnist, fig-permuting-2000, propositions, recipe, icifar-recipe, ours or all."""
-    more: Annotated[Positional[tuple[FigureName, ...]], arg(metavar="[NAME …]")] = ()
-    """More of them."""
+    """The figure or table: all, or one of
+    • table1, table-average, propositions
+    • fig-size, fig-methods, fig-permuting-2000, fig-geometry
+    • fig-rotating-samples, fig-rotating-fashion,
+      fig-rotating-close, fig-rotating-context,
+      fig-rotating-mnist
+    • fig-icifar-samples, fig-icifar
+    • beyond the paper: recipe, icifar-recipe, ours"""
+    more: Annotated[
+        Positional[tuple[FigureName, ...]], arg(metavar="[NAME …]", help_behavior_hint="")
+    ] = ()
+    """More figures or tables."""
     scale: Scale = "quick"
-    """The paper's own setting, one for two CPU cores and some tens of minutes, or seconds."""
-    seeds: Annotated[int | None, arg(metavar="INT")] = None
-    """Seeds of every run; without it as many as the scale asks for."""
+    """smoke: seconds; quick: tens of minutes on two cores; paper: the paper's settings."""
+    seeds: Annotated[int | None, unset("INT", "as many as the scale asks for")] = None
+    """The number of seeds of every run."""
     jobs: int = 1
-    """How many runs side by side, one process each."""
+    """How many runs to train at the same time, one process each."""
     only: UseAppendAction[tuple[str, ...]] = ()
-    """Run only what has this in the name of its folder, such as u256 or binary; may be repeated.
-    Everything that is there is drawn."""
+    """Train only runs with this word in the name of their directory, such as u256 or binary."""
     adopt: UseAppendAction[tuple[Path, ...]] = ()
-    """Copy finished runs from below this directory to their places first; may be repeated."""
-    draw_only: bool = False
-    """Run nothing; draw what is there."""
+    """First copy the finished runs in this directory to their places in --out."""
+    draw_only: Flag = False
+    """Train nothing; draw the runs that are finished."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("results")
-    """Where results are: runs/ and paper/, or smoke/ and quick/ with runs of their own."""
-    data_dir: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Where the data sets are; without it SUPERPOSE_DATA, and without that the user's cache."""
-    quiet: bool = False
-    """Show nothing but the result."""
-    json: bool = False
+    """The directory of the results; runs of earlier calls are found there."""
+    data_dir: DataDir = None
+    """The directory of the data sets."""
+    quiet: Flag = False
+    """Show no progress, only the result."""
+    json: Flag = False
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
         """Run, draw, and tell how it stands to the paper."""
         if self.jobs < 1 or (self.seeds is not None and self.seeds < 1):
-            raise SuperposeError(f"seeds={self.seeds}, jobs={self.jobs}: both are at least 1")
+            raise SuperposeError(
+                f"--seeds {self.seeds} --jobs {self.jobs}: both must be at least 1"
+            )
         from superpose.lab.figures import produce, runs
 
         names = self._names()
@@ -97,7 +106,7 @@ class ReproduceCommand:
                 display=lambda labels: for_terminal(labels if len(labels) <= 12 else (), quiet),
             )
         except Interrupted as stopped:
-            print(f"\n{stopped}; the same command goes on", file=sys.stderr)
+            print(f"\n{stopped}; the same command continues", file=sys.stderr)
             raise
 
     def _fact(self, table: "Findings") -> dict[str, Any]:
@@ -112,15 +121,16 @@ class ReproduceCommand:
         from rich.table import Table as Grid
 
         console = Console(highlight=False)
-        grid = Grid("name", "what the paper says", "paper", "ours", "verdict", box=None)
-        for table in tables:
-            for number, check in enumerate(table["checks"]):
-                cells = (check[key] for key in ("claim", "paper", "ours", "verdict"))
-                grid.add_row("" if number else table["name"], *cells)
-        console.print(grid, markup=False) if not self.quiet else None
+        for table in tables if not self.quiet else ():
+            title = f"\n{table['name']}: {table['title']}"
+            grid = Grid("claim", "paper", "measured", "verdict", box=None, pad_edge=False)
+            grid.title, grid.title_justify, grid.title_style = title, "left", "bold"
+            for check in table["checks"]:
+                grid.add_row(*(check[key] for key in ("claim", "paper", "ours", "verdict")))
+            console.print(grid, markup=False)
         lacking = {table["name"]: len(table["missing"]) for table in tables if table["missing"]}
         for name, count in lacking.items():
-            console.print(f"{name}: drawn without {count} of its runs, which are missing")
+            console.print(f"{name}: runs that are missing, and not drawn: {count}")
         console.print(f"written to {self.out / self.scale}", soft_wrap=True)
 
     def _say(self, text: str) -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import FlagCreatePairsOff, arg, configure
+from tyro.conf import FlagCreatePairsOff, configure
 
 from superpose.errors import SuperposeError, at_least_one
 from superpose.lab.experiments.settings import Settings, spelled
+from superpose.options import Flag, unset
 
 if TYPE_CHECKING:
     from superpose.lab.experiments.jobs import Job
@@ -20,26 +21,28 @@ if TYPE_CHECKING:
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class RunCommand(Settings):
-    """Run one experiment of the paper.
+    """Train one network on an experiment of the paper, with one method.
+
+    A stopped run continues with --resume. Defaults are the paper's settings.
 
     Example: superpose run permuting-mnist --method binary --tasks 10 --out runs/binary
     """
 
     seeds: int = 1
-    """How many seeds to run, from --seed on."""
+    """The number of seeds to run, counted from --seed."""
     jobs: int = 1
-    """How many seeds to run side by side, one process each."""
-    out: Annotated[Path | None, arg(metavar="DIR")] = None
-    """The run's directory; without it a new one in runs/."""
-    resume: bool = False
-    """Go on with the run in --out, or start it."""
+    """How many seeds to run at the same time, one process each."""
+    out: Annotated[Path | None, unset("DIR", "a new directory in runs/")] = None
+    """The directory of the run."""
+    resume: Flag = False
+    """Continue the run in --out, or start it if there is none."""
     save_every: float = 30.0
     """Seconds between checkpoints."""
-    tensorboard: bool = False
-    """Write a TensorBoard log to the run's directory."""
-    quiet: bool = False
-    """Show nothing but the result."""
-    json: bool = False
+    tensorboard: Flag = False
+    """Also write a TensorBoard log to the directory of the run."""
+    quiet: Flag = False
+    """Show no progress, only the result."""
+    json: Flag = False
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
@@ -48,12 +51,12 @@ class RunCommand(Settings):
 
         at_least_one(seeds=self.seeds, jobs=self.jobs)
         if self.resume and self.out is None:
-            raise SuperposeError("--resume needs --out DIR: the directory of the run to go on with")
+            raise SuperposeError("--resume needs --out DIR: the directory of the run to continue")
         named = replace(self, out=self.out or self._new_directory())
         try:
             result = named._run_seeds() if self.seeds > 1 else named._run_one()
         except Interrupted as stopped:
-            print(f"\n{stopped}; go on with\n  {named.command(resume=True)}", file=sys.stderr)
+            print(f"\n{stopped}; continue with\n  {named.command(resume=True)}", file=sys.stderr)
             raise
         if os.environ.get("RANK", "0") != "0":
             return  # of the processes that torchrun started, the first one speaks
@@ -84,7 +87,10 @@ class RunCommand(Settings):
 
         assert self.out is not None
         if "WORLD_SIZE" in os.environ:
-            raise SuperposeError("processes that learn together learn one seed: leave --seeds out")
+            raise SuperposeError(
+                f"--seeds {self.seeds}: the processes of torchrun train one seed together; leave "
+                "--seeds out"
+            )
         if (self.out / "config.json").exists():
             raise SuperposeError(
                 f"{self.out} holds the run of one seed: choose another directory for several"
@@ -140,8 +146,5 @@ class RunCommand(Settings):
             )
         if "numbers" in result:
             numbers, seconds = result["numbers"]["stored"], result["timings"]["seconds"]
-            console.print(
-                f"{numbers:,} numbers stored, {seconds:.0f} seconds, written to {self.out}"
-            )
-        else:
-            console.print(f"written to {self.out}")
+            console.print(f"{numbers:,} numbers stored, {seconds:.0f} seconds")
+        console.print(f"written to {self.out}", soft_wrap=True)

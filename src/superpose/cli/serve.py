@@ -10,51 +10,58 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
 from superpose.cli.network import Network
 from superpose.errors import SuperposeError
+from superpose.options import Flag, unset
 
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class ServeCommand(Network):
-    """Serve the models of a file: each task is a model, and requests of all tasks share batches.
+    """Serve all models of a file over HTTP and gRPC, mixing tasks in one batch.
+
+    Each task is a model of the Open Inference Protocol.
 
     Example: superpose serve many.safetensors --net mypackage.nets:make --inputs 'x=FP32[784]'
     """
 
     file: Annotated[Positional[Path], arg(metavar="FILE")]
-    """A file of `superpose pack` or `superpose.save`."""
-    inputs: Annotated[tuple[str, ...], arg(metavar="NAME=TYPE[SIZES] …")] = ()
-    """The network's inputs, a row of each, such as 'x=FP32[784]' or 'ids=INT64[tokens<=128]'. Not
-    needed for a network with one input, whose first layer is linear."""
-    pad: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")] = ()
-    """Inputs that are filled up with this value, so that rows of different sizes share a batch."""
-    name: str | None = None
-    """The name of the whole model; as the file, if not given."""
+    """A file written by `superpose pack` or `superpose.save`."""
+    inputs: Annotated[
+        tuple[str, ...],
+        arg(metavar="NAME=TYPE[SIZES] …", help_behavior_hint="(default: taken from the network)"),
+    ] = ()
+    """The inputs of the network without the batch dimension,
+    such as 'x=FP32[784]' or 'ids=INT64[tokens<=128]'; needed
+    unless it has one input and starts with a linear layer."""
+    pad: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …", help_behavior_hint="")] = ()
+    """Pad these inputs with this value, so that rows of different sizes share a batch."""
+    name: Annotated[str | None, unset("NAME", "the name of FILE")] = None
+    """The name of the whole model."""
     host: str = "127.0.0.1"
-    """The address to listen on; 0.0.0.0 is all of this machine's."""
+    """The address to listen on; 0.0.0.0 is every address of this machine."""
     port: int = 8000
-    """The port for HTTP; 0 is any that is free."""
+    """The port for HTTP; 0 takes a free one."""
     grpc_port: int = 8001
-    """The port for gRPC; 0 is any that is free, -1 none."""
-    token_file: Annotated[Path | None, arg(metavar="FILE")] = None
-    """Bearer tokens of clients, one a line; without it everybody may ask."""
-    control_token_file: Annotated[Path | None, arg(metavar="FILE")] = None
-    """Bearer tokens for loading and unloading; without it nobody may."""
-    watch: bool = False
+    """The port for gRPC; 0 takes a free one, -1 turns gRPC off."""
+    token_file: Annotated[Path | None, unset("FILE", "everyone may send requests")] = None
+    """The bearer tokens of clients, one a line."""
+    control_token_file: Annotated[Path | None, unset("FILE", "no one may")] = None
+    """The bearer tokens of those who may load and unload models, one a line."""
+    watch: Flag = False
     """Load the file again when it changes."""
-    state: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Where changes are kept over a restart; FILE.serving, if not given."""
+    state: Annotated[Path | None, unset("DIR", "FILE.serving")] = None
+    """The directory where loaded and unloaded models are remembered over a restart."""
     device: str = "cpu"
-    """Where the model runs, such as cuda."""
+    """The device that the model runs on, such as cuda."""
     batch_rows: int = 64
-    """The most rows of a batch."""
+    """The largest number of rows in a batch."""
     queue_rows: int = 4096
-    """The most rows that wait; further requests are answered 429."""
+    """The largest number of rows that wait; further requests are answered with 429."""
     longest_wait_ms: float = 0.0
-    """How long a batch that is not full waits for more rows; it gathers while another runs."""
+    """How long a batch that is not full waits for more rows while the model is idle."""
     body_mb: int = 64
     """The largest request, in MB."""
-    json: bool = False
-    """Print where it listens as JSON, and nothing else."""
+    json: Flag = False
+    """Print the addresses as JSON and nothing else."""
 
     def run(self) -> None:
         """Load, listen, tell where, and serve until SIGTERM or Ctrl-C."""

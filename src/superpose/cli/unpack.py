@@ -8,23 +8,24 @@ from typing import Annotated
 from tyro.conf import FlagCreatePairsOff, Positional, arg, configure
 
 from superpose.cli.network import Network, check_apart
+from superpose.options import Flag
 
 
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class UnpackCommand(Network):
-    """Write one stored model as a plain state dict.
+    """Take one model out of a file, as a plain state dict.
 
-    Example: superpose unpack many.safetensors b --net mypackage.nets:make --out b.safetensors
+    Example: superpose unpack many.safetensors dogs --net mypackage.nets:make --out dogs.safetensors
     """
 
     file: Annotated[Positional[Path], arg(metavar="FILE")]
-    """The packed file."""
+    """A file written by `superpose pack`."""
     task: Annotated[Positional[str], arg(metavar="TASK")]
-    """Which model: its name, or its number."""
+    """The name or number of the model."""
     out: Annotated[Path, arg(metavar="FILE")]
-    """The file to write."""
-    json: bool = False
+    """The safetensors file to write."""
+    json: Flag = False
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:

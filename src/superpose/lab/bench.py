@@ -390,14 +390,15 @@ def first_use(rounds: int = 10) -> dict[str, float]:
 
 
 def imports(rounds: int = 9) -> Comparison:
-    """`import superpose` beside `import torch`, each in a new process."""
+    """The library beside `import torch`, each in a new process; names load on first use."""
 
-    def process(module: str) -> Action:
-        command = [sys.executable, "-c", f"import {module}"]
+    def process(code: str) -> Action:
+        command = [sys.executable, "-c", code]
         return lambda: subprocess.run(command, check=True)
 
     def pair() -> Pair:
-        return process("superpose"), process("torch")
+        names = sorted({*sp.__all__} - {"lab", "learning", "serving"})
+        return process(f"from superpose import {', '.join(names)}"), process("import torch")
 
     return Comparison("import superpose", "import torch", 1.1, rounds, pair)
 

@@ -26,17 +26,19 @@ METHODS: dict[str, dict[str, Any]] = {  # the slowest first, so that no core wai
 """The best that this library does, the paper's method, and the plain network; their settings."""
 
 
-def choose_dataset(data_dir: Path | None) -> tuple[str, str]:
-    """MNIST where it can be had, else the digits of scikit-learn; and a sentence that says which.
+IMAGES = {
+    "mnist": "the 28 × 28 digits of MNIST",
+    "digits": "the 8 × 8 digits of scikit-learn",
+}
 
-    The digits are far fewer and smaller, so the demo says what it used.
-    """
+
+def choose(data_dir: Path | None) -> tuple[str, str]:
+    """MNIST where it can be had, else the digits of scikit-learn, which are far fewer, and why."""
     try:
         load("mnist", data_dir)
     except SuperposeError as error:
-        reason = str(error).split(":", 1)[0].splitlines()[0]
-        return "digits", f"MNIST cannot be had ({reason}), so these are scikit-learn's 8 × 8 digits"
-    return "mnist", "these are the 28 × 28 images of MNIST"
+        return "digits", str(error).split(":", 1)[0].splitlines()[0]
+    return "mnist", ""
 
 
 def jobs(settings: Settings, out: Path, resume: bool) -> list[Job]:

@@ -52,25 +52,36 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """A line for each evaluation, at most one in `interval` seconds for each run, and the last."""
+    """A line for an evaluation now and then, and for the last one: for a log file.
 
-    def __init__(self, interval: float = 5.0) -> None:
+    Lines of a run are at least `interval` seconds apart, and a tenth of the time that it has been
+    shown: the log of an hour has some fifty lines.
+    """
+
+    def __init__(self, interval: float = 10.0) -> None:
         self._interval = interval
-        self._shown: dict[str, float] = {}
+        self._first: dict[str, float] = {}
+        self._next: dict[str, float] = {}
+        self._ended: set[str] = set()
 
     def show(self, progress: Progress) -> None:
         """Print a line if it is time."""
-        now, last = time.monotonic(), self._shown.get(progress.label, -self._interval)
+        now, label = time.monotonic(), progress.label
         done = progress.step == progress.steps
-        if progress.evaluated and (done or now - last >= self._interval):
-            self._shown[progress.label] = now
+        if not progress.evaluated or label in self._ended:
+            return
+        if done or now >= self._next.get(label, now):
+            shown = now - self._first.setdefault(label, now)
+            self._next[label] = now + max(self._interval, shown / 10)
             print(line(progress), flush=True)
+        if done:
+            self._ended.add(label)
 
 
 class LiveTable:
     """A table that is redrawn, a row for each run."""
 
-    COLUMNS = ("run", "", "task", "step", "loss", "current task", "first task", "time left")
+    COLUMNS = ("run", "", "task", "step", "loss", "this task", "first task", "left")
 
     def __init__(self, labels: Sequence[str] = (), console: Console | None = None) -> None:
         self._rows: dict[str, Progress | None] = dict.fromkeys(labels)
@@ -113,12 +124,12 @@ def line(p: Progress) -> str:
     """A progress as one line of text.
 
     >>> line(Progress("binary", 2, 10, 3000, 10000, 0.213, 0.9507, None, 75.0))
-    'binary: task 3/10, step 3,000/10,000, loss 0.213, current task 95.1 %, first task –, 1:15 left'
+    'binary: task 3/10, step 3,000: this task 95.1 %, first task –, 1:15 left'
     """
+    left = f"{clock(p.seconds_left)} left" if p.step < p.steps else "done"
     return (
-        f"{p.label}: task {p.task + 1}/{p.tasks}, step {p.step:,}/{p.steps:,}, loss {p.loss:.3f}, "
-        f"current task {percent(p.current)}, first task {percent(p.first)}, "
-        f"{clock(p.seconds_left)} left"
+        f"{p.label}: task {p.task + 1}/{p.tasks}, step {p.step:,}: "
+        f"this task {percent(p.current)}, first task {percent(p.first)}, {left}"
     )
 
 

@@ -19,7 +19,7 @@ from superpose.errors import SuperposeError
 from superpose.learning.hooks import Hook
 from superpose.learning.labelled import Labelled
 from superpose.model import Superposed
-from superpose.pack.inputs import evaluating
+from superpose.packing.inputs import evaluating
 
 
 class Doubt(Hook):

@@ -20,7 +20,7 @@ from superpose.learning.labelled import Labelled
 from superpose.learning.streams import Segment, Stream
 from superpose.model import Superposed
 from superpose.nn.statistics import Statistics
-from superpose.pack.inputs import evaluating, quiet_run
+from superpose.packing.inputs import evaluating, quiet_run
 from superpose.recognition import duplicates, keep
 from superpose.recognition.evidence import as_batch
 from superpose.recognition.finding import FARTHEST, FARTHEST_TOGETHER

@@ -101,7 +101,8 @@ def method(
         )
     if held and network == "separate":
         raise SuperposeError(
-            f"{name}: separate networks share nothing that {' and '.join(held)} could hold"
+            f"method {name!r}: separate networks share nothing that {' and '.join(held)} could "
+            "hold on to: use 'separate' alone"
         )
     if network == "standard" and options.get("private_layers"):
         raise SuperposeError(

@@ -63,7 +63,9 @@ class Quadratic(Hook, ABC):
         """Start with no task behind."""
         self.model, self.parameters = model, shared_parameters(model)
         if not self.parameters:
-            raise SuperposeError("there is nothing for a penalty to hold: no parameter is shared")
+            raise SuperposeError(
+                "ewc and si protect shared parameters; this network has none: use another method"
+            )
         self.values = [real(parameter.data) for parameter in self.parameters]
         self.tensors = {name: self._zeros() for name in ("precision", "centre", *self.OWN)}
         self.active = False

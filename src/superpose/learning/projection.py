@@ -27,7 +27,7 @@ from superpose.learning.labelled import Labelled
 from superpose.model import layers
 from superpose.nn.attention import MultiheadAttention
 from superpose.nn.linear import LinearLayer
-from superpose.pack.inputs import Weight
+from superpose.packing.inputs import Weight
 
 
 class Projection(Hook):

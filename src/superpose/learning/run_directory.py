@@ -94,7 +94,7 @@ class RunDirectory:
     def _go_on(self, config: dict[str, Any], resume: bool) -> None:
         if not resume:
             raise SuperposeError(
-                f"{self.path} holds a run already: add --resume (resume=True) to go on with it, "
+                f"{self.path} holds a run already: add --resume (resume=True) to continue it, "
                 "or choose another directory"
             )
         self._check_same(config)
@@ -112,7 +112,7 @@ class RunDirectory:
             if written < kept:
                 raise SuperposeError(
                     f"{metrics} has {written} bytes, but {kept} when the checkpoint was saved: "
-                    "it was changed since, so the run cannot go on; start another"
+                    "it was changed since, so the run cannot continue: start it in a new directory"
                 )
             os.truncate(metrics, kept)
             self.records = [json.loads(line) for line in metrics.read_bytes().splitlines()]

@@ -79,7 +79,7 @@ class Training:
             raise SuperposeError(
                 "the run was started with tasks "
                 + ("found" if "found" in saved else "told")
-                + ": go on with the same, or choose another directory"
+                + ": continue with the same setting, or choose another directory"
             )
         if self.finder is not None:
             self.finder.load_state_dict(saved["found"])

@@ -141,7 +141,8 @@ class TensorStream(Periodic):
                 raise SuperposeError(f"task {task} has no rows to be tested on")
             if len(x) < self.batch_size:
                 raise SuperposeError(
-                    f"batch_size {self.batch_size} is more than the {len(x)} rows of task {task}"
+                    f"batch_size {self.batch_size} is more than the {len(x)} rows of task {task}: "
+                    "choose a smaller one"
                 )
 
     @property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,20 +48,21 @@ class Batch:
     def of(cls, model: Superposed, rows: int, tokens: bool, given: Any) -> Batch:
         """Of inputs and options of the network, and the number of rows."""
         tensors, rest, rebuild = flatten(given)
+        refused = partial(_without_rows, model, given, rows)
         if tokens:
             dims = [_of_tokens(tensor, rows) for tensor in tensors]
         else:
             where = declared(model, given, len(tensors))
             if _of_module(model) is not None:
-                tensors, where, rebuild = _by_head(tensors, where, rebuild, rows)
-            dims = [_of_rows(t, dim, rows) for t, dim in zip(tensors, where, strict=True)]
+                tensors, where, rebuild = _by_head(tensors, where, rebuild, rows, refused)
+            dims = [_of_rows(t, dim, rows, refused) for t, dim in zip(tensors, where, strict=True)]
         if not tensors:
             raise SuperposeError(
                 f"there are {rows} tasks, one for each row, but no tensor with rows is found in "
                 "what the network is given: give it tensors, or one task for all"
             )
         if not any(dims):
-            raise _without_rows(rows, tensors[0])
+            raise refused(tensors[0])
         single = [tuple(bool(size == 1) for size in tensor.shape) for tensor in tensors]
         shapes = tuple(zip(dims, (t.dtype for t in tensors), single, strict=True))
         plain = tuple(x if isinstance(x, VALUES) else type(x) for x in rest)
@@ -117,14 +119,19 @@ def declared(model: Superposed, given: Any, count: int) -> list[int | None]:
     named = where if isinstance(where, Mapping) else _of_module(model) if where is None else None
     if named is None:
         return [where if isinstance(where, int) else 0] * count
+    dims: list[int | None] = []
+    for name, value in _arguments(model, given):
+        dims += [named.get(name, 0)] * len(flatten(value)[0])
+    return dims
+
+
+def _arguments(model: Superposed, given: Any) -> list[tuple[str, Any]]:
+    """The arguments of the network's forward by name."""
     inputs, options = given
     names = list(inspect.signature(type(model)._plain.forward).parameters)[1:]
     last = len(names) - 1  # which may stand for several
     pairs = [(names[min(place, last)], value) for place, value in enumerate(inputs)]
-    dims: list[int | None] = []
-    for name, value in [*pairs, *options.items()]:
-        dims += [named.get(name, 0)] * len(flatten(value)[0])
-    return dims
+    return [*pairs, *options.items()]
 
 
 def _of_module(module: nn.Module) -> Mapping[str, int | None] | None:
@@ -142,13 +149,17 @@ def _of_module(module: nn.Module) -> Mapping[str, int | None] | None:
 
 
 def _by_head(
-    tensors: list[Tensor], where: list[int | None], rebuild: Rebuild, rows: int
+    tensors: list[Tensor],
+    where: list[int | None],
+    rebuild: Rebuild,
+    rows: int,
+    refused: Callable[[Tensor], SuperposeError],
 ) -> tuple[list[Tensor], list[int | None], Rebuild]:
     """Masks of PyTorch's attention may be (rows · heads, …): here they are (rows, heads, …)."""
     folded = [dim is None and tensor.ndim == 3 for tensor, dim in zip(tensors, where, strict=True)]
     wrong = next((t for t, own in zip(tensors, folded, strict=True) if own and len(t) % rows), None)
     if wrong is not None:
-        raise _without_rows(rows, wrong)
+        raise refused(wrong)
 
     def again(new: list[Tensor]) -> Any:
         return rebuild([t.flatten(0, 1) if own else t for t, own in zip(new, folded, strict=True)])
@@ -159,7 +170,9 @@ def _by_head(
     return apart, [0 if own else d for d, own in zip(where, folded, strict=True)], again
 
 
-def _of_rows(tensor: Tensor, dim: int | None, rows: int) -> tuple[int, ...]:
+def _of_rows(
+    tensor: Tensor, dim: int | None, rows: int, refused: Callable[[Tensor], SuperposeError]
+) -> tuple[int, ...]:
     """The dimension of the rows; none if the tensor has one row, which is for all of them."""
     if dim is None or not tensor.ndim:
         return ()
@@ -167,7 +180,7 @@ def _of_rows(tensor: Tensor, dim: int | None, rows: int) -> tuple[int, ...]:
     if tensor.shape[dim] == rows:
         return (dim,)
     if tensor.shape[dim] != 1:
-        raise _without_rows(rows, tensor)
+        raise refused(tensor)
     return ()
 
 
@@ -182,10 +195,16 @@ def _taken(tensor: Tensor, dims: tuple[int, ...], index: Tensor) -> Tensor:
     return tensor
 
 
-def _without_rows(rows: int, tensor: Tensor) -> SuperposeError:
+def _without_rows(model: Superposed, given: Any, rows: int, tensor: Tensor) -> SuperposeError:
+    holding = (
+        name
+        for name, value in _arguments(model, given)
+        if any(one is tensor for one in flatten(value)[0])
+    )
+    name = next(holding, "input")
     return SuperposeError(
-        f"there are {rows} tasks, one for each row, but an input has the shape "
-        f"{tuple(tensor.shape)}: give a task for each row, or one for all; if its rows are not in "
-        "its first dimension, or it has none, say so when superposing, as in batch_dim=1 or "
-        "batch_dim={'mask': None}"
+        f"there are {rows} tasks, one for each row, but argument {name!r} has the shape "
+        f"{tuple(tensor.shape)}: give a task for each row, or one for all; if the rows of {name!r} "
+        f"are not in its first dimension, superpose with batch_dim={{{name!r}: 1}}, or "
+        f"{{{name!r}: None}} if it has no rows"
     )

@@ -20,7 +20,7 @@ from superpose.model.superposed import Superposed, layers, superposed_class
 from superpose.model.tasks import WHOLE, Name, Superposition, check_names, several
 from superpose.nn.additions import BEGUN
 from superpose.nn.complex import complexify
-from superpose.nn.convert import AUTO, Conversion, convert, restore
+from superpose.nn.convert import AUTO, Conversion, check_skipped_apart, convert, restore
 from superpose.nn.layer import ROWS, Layer
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.private import PrivateState
@@ -102,6 +102,9 @@ def superpose(
     chosen = _with_learning(family_by_layer(family), learnable)
     if base is None and any(not isinstance(one, Identity) for one in several_families(chosen)):
         _warn_of_scrambling(net)
+    private_layers = several("private_layers", private_layers)
+    skip = several("skip", skip)
+    check_skipped_apart(net, skip, private_layers)
     return build(
         _with_weights(net, base) if isinstance(base, nn.Module) else net,
         chosen,
@@ -109,8 +112,8 @@ def superpose(
         seed,
         Conversion(
             private,
-            several("private_layers", private_layers),
-            several("skip", skip),
+            private_layers,
+            skip,
             conv,
             dict(batch_dim) if isinstance(batch_dim, Mapping) else batch_dim,
             _has_base(base),

@@ -69,11 +69,14 @@ class Conversion:
             raise SuperposeError(f"private={self.private!r}: use one of {', '.join(PRIVATE_MODES)}")
         if self.conv not in CONV_MODES:
             raise SuperposeError(f"conv={self.conv!r}: use one of {', '.join(CONV_MODES)}")
-        dims = self.batch_dim.values() if isinstance(self.batch_dim, dict) else [self.batch_dim]
-        if any(dim not in (None, 0, 1) for dim in dims):
-            raise SuperposeError(
-                f"batch_dim={self.batch_dim!r}: use 0, 1 or None, or one of them for each argument"
-            )
+        dims = self.batch_dim if isinstance(self.batch_dim, dict) else {"": self.batch_dim}
+        for argument, dim in dims.items():
+            if dim not in (None, 0, 1):
+                where = f"{{{argument!r}: {dim!r}}}" if argument else repr(dim)
+                raise SuperposeError(
+                    f"batch_dim={where}: use 0 or 1, the dimension of the rows; or None for an "
+                    "argument without rows, as in batch_dim={'mask': None}"
+                )
         if self.mixed not in (AUTO, *WAYS):
             raise SuperposeError(f"mixed={self.mixed!r}: use one of {', '.join((AUTO, *WAYS))}")
         if self.centre not in (None, *CENTRES):
@@ -235,6 +238,20 @@ def _with_names(conversion: Conversion, model: nn.Module) -> Conversion:
         skip=matching("skip", conversion.skip, modules),
         private_layers=matching("private_layers", conversion.private_layers, modules | tensors),
     )
+
+
+def check_skipped_apart(
+    model: nn.Module, skip: Iterable[str], private_layers: Iterable[str]
+) -> None:
+    """Refuse a layer that is to be shared by all tasks and private to each."""
+    named = _with_names(Conversion(skip=tuple(skip), private_layers=tuple(private_layers)), model)
+    both = [name for name in named.skip if inside(name, named.private_layers)]
+    both += [name for name in named.private_layers if inside(name, named.skip)]
+    if both:
+        raise SuperposeError(
+            f"layer {both[0]!r} is in skip, which all tasks share, and in private_layers, which "
+            "each task has for itself: take it out of one of them"
+        )
 
 
 def _form(name: str, module: nn.Module, conversion: Conversion) -> type[Layer] | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, several
-from superpose.pack.inputs import evaluating, quiet_run
+from superpose.packing.inputs import evaluating, quiet_run
 from superpose.recognition.evidence import Evidence, as_batch
 from superpose.recognition.inputs import Inputs, keeping, names_of
 from superpose.recognition.outputs import Outputs

@@ -13,7 +13,7 @@ from superpose.model import Name, Superposed, layers, private_state
 from superpose.nn.convert import add_statistics
 from superpose.nn.layer import Layer
 from superpose.nn.statistics import Statistics, Usual, as_statistics, joined
-from superpose.pack.inputs import evaluating, quiet_run
+from superpose.packing.inputs import evaluating, quiet_run
 from superpose.recognition.evidence import as_batch
 from superpose.recognition.finding import FARTHEST_TOGETHER
 from superpose.recognition.inputs import (

@@ -26,7 +26,7 @@ from torch import nn
 
 from superpose.checkpoint import load, save
 from superpose.errors import SuperposeError
-from superpose.pack import Packed
+from superpose.packing import Packed
 from superpose.serving.replicas import Replicas
 from superpose.serving.request_error import RequestError
 from superpose.serving.version import Options, Version, digest_of

@@ -35,6 +35,19 @@ def test_an_error_can_wait_until_the_others_have_ended(tmp_path):
     assert (tmp_path / "1" / "result.json").exists()
 
 
+def test_the_end_of_a_run_is_shown_even_if_the_queue_lost_it(tmp_path, monkeypatch):
+    class Collects(Quiet):
+        seen = []  # noqa: RUF012 (of this test)
+
+        def show(self, progress):
+            self.seen.append(progress)
+
+    monkeypatch.setattr("superpose.lab.experiments.jobs._show", lambda *lost: None)
+    side_by_side([Job(settings(tasks=2), tmp_path, "a")], 1, Collects())
+    (last,) = Collects.seen
+    assert (last.step, last.evaluated) == (last.steps, True)
+
+
 def test_the_deviation_is_that_of_a_sample():
     found = spread([{"mean_all": value} for value in (0.1, 0.2, 0.3)])["mean_all"]
     assert found["mean"] == pytest.approx(0.2)
@@ -48,9 +61,9 @@ def test_a_worker_that_is_killed_is_told(tmp_path):
                 child.kill()
 
     long = settings(tasks=2, steps=10**5, evaluate_every=5)
-    with pytest.raises(SuperposeError, match=r"was killed, .* go on with the same command"):
+    with pytest.raises(SuperposeError, match=r"was killed, .* continue with the same command"):
         side_by_side([Job(long, tmp_path / "a", "a")], 1, Kills())
-    with pytest.raises(SuperposeError, match="jobs=0: it is at least 1"):
+    with pytest.raises(SuperposeError, match="jobs=0: must be at least 1"):
         side_by_side([Job(long, tmp_path / "b", "b")], 0, Quiet())
 
 

@@ -120,4 +120,4 @@ def test_what_was_not_run_is_said_and_not_drawn(tmp_path: Path) -> None:
     found = produce.make("fig-icifar", "paper", tmp_path)
     assert {check["verdict"] for check in found["checks"]} == {"not run yet"}
     assert [path.name for path in (tmp_path / "paper").iterdir()] == ["fig-icifar.json"]
-    assert "not run yet at scale paper" in document.markdown(tmp_path, "paper", "p")
+    assert "Status: not run yet." in document.markdown(tmp_path, "paper", "p")

@@ -33,7 +33,8 @@ class Pool:
         self._count = len(self._train[1])
         if self._count < batch_size:
             raise SuperposeError(
-                f"batch_size {batch_size} is more than the {self._count} images of {dataset.name}"
+                f"batch_size {batch_size} is more than the {self._count} images of {dataset.name}: "
+                "choose a smaller one"
             )
 
     def draw(self, step: int) -> Pair:

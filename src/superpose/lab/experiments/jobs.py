@@ -111,20 +111,24 @@ def side_by_side(
                 stop.set()
                 pool.shutdown(wait=True, cancel_futures=True)
         _show(progress, display)
+        for each in futures:
+            if each.done() and not each.cancelled() and each.exception() is None:
+                _, last = each.result()
+                display.show(last) if last is not None else None
     errors = [error for each in futures if (error := _error(each)) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):
         if isinstance(error, BrokenProcessPool) and stopping.requested:
-            raise Interrupted("stopped; what was saved can be gone on with") from error
+            raise Interrupted("stopped; the last checkpoint is saved") from error
         if isinstance(error, BrokenProcessPool):
             raise SuperposeError(
-                "a process that ran one of them was killed, perhaps for want of memory: what was "
-                "saved is untouched; go on with the same command (run and demo need --resume), and "
-                "fewer --jobs"
+                "the process of a run was killed, perhaps because memory ran out; its checkpoint "
+                "is safe: continue with the same command and fewer --jobs (run and demo need "
+                "--resume)"
             ) from error
         raise error
     if any(each.cancelled() for each in futures):
         raise Interrupted("stopped between two runs")
-    return [each.result() for each in futures]
+    return [each.result()[0] for each in futures]
 
 
 def spread(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -147,6 +151,7 @@ class _Worker(Quiet):
 
     progress: ClassVar[Any]
     asked: ClassVar[Any]
+    last: Progress | None = None
 
     @classmethod
     def start(cls, progress: Any, asked: Any) -> None:
@@ -156,20 +161,25 @@ class _Worker(Quiet):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     @classmethod
-    def run(cls, job: Job, parent: int) -> dict[str, Any]:
-        """Run a job until it ends, or the parent wants or meets its own end."""
+    def run(cls, job: Job, parent: int) -> tuple[dict[str, Any], Progress | None]:
+        """Run a job until it ends, or the parent wants or meets its own end.
+
+        The last progress is returned too: the queue may lose it when this process ends.
+        """
+        worker = cls()
         if cls.asked.is_set():  # the pool had taken the job before it could be cancelled
             raise Interrupted(f"stopped before {job.label} began")
         try:
-            outcome = run(job, cls(), lambda: cls.asked.is_set() or os.getppid() != parent)
+            outcome = run(job, worker, lambda: cls.asked.is_set() or os.getppid() != parent)
         except Interrupted:
             if not cls.asked.is_set():  # a signal to this process, whose pool waits for its end
                 os._exit(1)
             raise
-        return {**outcome.result, "timings": outcome.timings}
+        return {**outcome.result, "timings": outcome.timings}, worker.last
 
     def show(self, progress: Progress) -> None:
         """Send it."""
+        self.last = progress
         self.progress.put(progress)
 
 

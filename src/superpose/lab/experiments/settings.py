@@ -6,12 +6,12 @@ import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from superpose.errors import SuperposeError, at_least_one
+from superpose.options import DataDir, Flag, unset
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,73 +26,83 @@ class Settings:
     """One run. What is left out is what the paper used in that experiment."""
 
     experiment: Annotated[Positional[ExperimentName], arg(metavar="EXPERIMENT")]
-    """permuting-mnist, rotating-mnist, rotating-fashion or icifar."""
+    """The experiment: permuting-mnist, rotating-mnist, rotating-fashion or icifar."""
     method: str = "binary"
-    """standard, multihead, separate, fast, fast-localmix or a family (binary, complex, onepower,
-    rotation, permutation, block-rotation, phase, hadamard, identity); ewc, ewc-online or si; or
-    several, such as binary+ewc, hadamard+projection or binary+ewc+replay."""
-    dataset: Annotated[str | None, arg(metavar="NAME")] = None
-    """Other data than the experiment's, such as digits."""
+    """How the network keeps tasks apart:
+    • standard: not at all; multihead: a head for each task;
+      separate: a network for each task
+    • a family of contexts: binary, complex, onepower, rotation,
+      permutation, block-rotation, phase, hadamard, identity
+    • fast, fast-localmix: a context for each step (rotating)
+    • ewc, ewc-online, si: a penalty on change
+    • several of these, such as binary+ewc,
+      hadamard+projection or binary+ewc+replay"""
+    dataset: Annotated[str | None, unset("NAME", "the experiment's own")] = None
+    """Another data set, such as digits."""
     units: int = 256
-    """Units of a hidden layer (MNIST, Fashion-MNIST)."""
+    """Units in each hidden layer (not icifar)."""
     hidden: int = 2
-    """Hidden layers (MNIST, Fashion-MNIST)."""
+    """The number of hidden layers (not icifar)."""
     width: int = 64
-    """Width of the ResNet-18 (iCIFAR)."""
+    """The width of the ResNet-18 (icifar)."""
     stem: Literal["shared", "superposed", "private"] = "shared"
-    """Whether the first convolution of the ResNet-18 is the same for all tasks, as in the paper, in
-    superposition like the others, or one for each task (iCIFAR)."""
+    """The first convolution (icifar).
+    • shared: one for all tasks, as in the paper
+    • superposed: in superposition, like the other layers
+    • private: one for each task"""
     conv: Literal["kernel", "channel"] = "kernel"
-    """Whether the contexts of a convolution bind each number of its kernel, as in the paper, or
-    each channel of its input (iCIFAR)."""
+    """How convolutions bind (icifar).
+    • kernel: each number of the kernel, as in the paper
+    • channel: each channel of the input"""
     private: Literal["none", "per-task"] = "none"
-    """Whether each task has biases and norms of its own, or there are none, as in the paper."""
+    """Biases and norm layers: none, as in the paper, or one set per task."""
     centre: Literal["none", "task", "rows"] = "none"
-    """Whether the mean of each task's inputs (task), or of each row (rows), is taken out before a
-    layer binds them."""
+    """Centring: subtract the mean of each task, or of each row, from a layer's input."""
     min_inputs: int = 0
-    """Layers that bind fewer inputs than this are private to each task."""
+    """Layers with fewer inputs than this are private to each task."""
     rank: int = 0
-    """How many directions each task has for itself in every layer, as in LoRA."""
-    tasks: Annotated[int | None, arg(metavar="INT")] = None
-    """How many tasks."""
-    steps: Annotated[int | None, arg(metavar="INT")] = None
-    """Steps for each task; a rotating stream is one task."""
+    """The rank of a low-rank part that each task has in every layer, as in LoRA."""
+    tasks: Annotated[int | None, unset("INT", "50; rotating 1; icifar 5")] = None
+    """The number of tasks."""
+    steps: Annotated[int | None, unset("INT", "1000; rotating 50000; icifar 20000")] = None
+    """Training steps for each task."""
     period: int = 1000
-    """Steps of a full turn (rotating)."""
+    """Steps of one full turn (rotating)."""
     contexts: int = 10
-    """Contexts of a full turn (rotating); fast and fast-localmix have one for each step of it."""
+    """Contexts in one full turn (rotating); fast and fast-localmix have one for each step."""
     batch_size: int = 128
-    """Rows of a batch."""
+    """Rows in a batch."""
     optimiser: Literal["rmsprop", "sgd", "adam", "adamw"] = "rmsprop"
-    """How weights are updated."""
-    lr: Annotated[float | None, arg(metavar="FLOAT")] = None
+    """The optimiser."""
+    lr: Annotated[float | None, unset("FLOAT", "0.0001; icifar 0.001")] = None
     """The learning rate."""
     schedule: Literal["constant", "cosine", "warm-cosine", "linear"] = "constant"
-    """How the learning rate falls within each task; warm-cosine rises in its first tenth."""
-    reset: bool = False
-    """Start each task with a fresh optimiser state."""
+    """How the learning rate falls within each task; warm-cosine rises in the first tenth."""
+    reset: Flag = False
+    """Reset the optimiser's state at the start of each task."""
     label_smoothing: float = 0.0
-    """How much of each label is spread over all classes, from 0 to 1."""
-    strength: Annotated[float | None, arg(metavar="FLOAT")] = None
-    """Strength of the penalty of ewc, ewc-online, si or projection."""
+    """Label smoothing, from 0 to 1."""
+    strength: Annotated[float | None, unset("FLOAT", "the method's own")] = None
+    """The strength of ewc, ewc-online, si or projection."""
     gain: float = 1.0
-    """What the weights that a network starts with are multiplied with."""
-    learnable: bool = False
+    """A factor for the initial weights."""
+    learnable: Flag = False
     """Train the contexts too."""
-    tasks_found: bool = False
-    """Tell nothing of tasks: find them, while learning and when tested."""
-    evaluate_every: Annotated[int | None, arg(metavar="INT")] = None
+    tasks_found: Flag = False
+    """Do not tell the network which task it sees: it finds tasks in training and in tests."""
+    evaluate_every: Annotated[int | None, unset("INT", "500; rotating 100; icifar 5000")] = None
     """Steps between tests of the first and the current task."""
     matrix: Literal["auto", "full", "ends"] = "auto"
-    """When a task ends, test all tasks learned so far (full) or the first and this one (ends); auto
-    is full up to 20 tasks. All are tested at the end."""
+    """The tests when a task ends (all tasks are tested at the end).
+    • full: all tasks so far
+    • ends: the first task and this one
+    • auto: full up to 20 tasks, then ends"""
     seed: int = 0
-    """Seed of the data, the weights and the contexts."""
+    """The seed of the data, the weights and the contexts."""
     threads: int = 1
-    """Threads that PyTorch uses."""
-    data_dir: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Where the data sets are; without it SUPERPOSE_DATA, and without that the user's cache."""
+    """The number of threads that PyTorch uses."""
+    data_dir: DataDir = None
+    """The directory of the data sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +159,11 @@ class Experiment:
         at_least_one(**{name: getattr(complete, name) for name in COUNTS})
         for name in self.has_no:
             if found[name] != getattr(Settings, name):
-                raise SuperposeError(f"{name}={found[name]}: {given.experiment} has no {name}")
+                raise SuperposeError(
+                    f"{name}={found[name]}: {given.experiment} has no {name}; leave it out"
+                )
         if not complete.gain > 0:
-            raise SuperposeError(f"gain={complete.gain}: it is above 0, or nothing is learned")
+            raise SuperposeError(f"gain={complete.gain}: must be above 0")
         return complete
 
     def layers(self, settings: Complete) -> dict[str, Any]:
@@ -207,8 +219,8 @@ def permuting(settings: Complete) -> ImageStream:
 def _check_no_cycle(settings: Complete) -> None:
     if settings.method.startswith("fast"):
         raise SuperposeError(
-            f"fast has a context for each step of a cycle, and the tasks of {settings.experiment} "
-            "do not come again: use it in rotating-mnist or rotating-fashion"
+            f"method={settings.method}: it needs a stream that repeats, and {settings.experiment} "
+            "does not: use it with rotating-mnist or rotating-fashion"
         )
 
 
@@ -220,12 +232,12 @@ def rotating(settings: Complete) -> ImageStream:
     held = settings.method.rpartition("+")[2]
     if held in HOOKS:
         raise SuperposeError(
-            f"{held} holds what earlier tasks learned, and {settings.experiment} is one task: use "
-            "another method, or an experiment with several tasks"
+            f"method={settings.method}: {held} protects earlier tasks, and {settings.experiment} "
+            "has one task: use another method, or an experiment with several tasks"
         )
     if settings.tasks != 1:
         raise SuperposeError(
-            f"tasks={settings.tasks}: a rotating stream is one task; --steps makes it longer"
+            f"tasks={settings.tasks}: a rotating stream is one task; make it longer with --steps"
         )
     fast = settings.method.startswith("fast")
     return Rotating(
@@ -248,7 +260,8 @@ def incremental(settings: Complete) -> ImageStream:
     paper = settings.dataset == "cifar100"
     if not paper and settings.tasks > dataset.classes:
         raise SuperposeError(
-            f"tasks={settings.tasks}: {settings.dataset} has {dataset.classes} classes to share out"
+            f"tasks={settings.tasks}: {settings.dataset} has {dataset.classes} classes, enough for "
+            f"{dataset.classes} tasks at most"
         )
     return Incremental(
         dataset,

@@ -90,7 +90,7 @@ def over_turns(wanted: Sequence[Wanted], data: Finished) -> Findings:
         column("seeds", "seeds", "number"),
         column("mean", "mean of the last turns", "share"),
         column("lowest", "lowest of the last turns", "share"),
-        column("swing", "highest less lowest", "share"),
+        column("swing", "highest minus lowest", "share"),
         column("at_the_end", "at the end", "share"),
     ]
     turns = (_steps(wanted[0].settings) - _late(wanted[0].settings)) / wanted[0].settings.period

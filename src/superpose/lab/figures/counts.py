@@ -1,4 +1,4 @@
-"""Findings 1: numbers of a superposed linear layer, counted on real models."""
+"""Table 1: numbers of a superposed linear layer, counted on real models."""
 
 from collections.abc import Callable
 from typing import Any
@@ -127,7 +127,7 @@ def draw(found: Findings) -> Any:
     axes.set_xlabel("numbers, contexts stored as the paper stores them")
     caption(
         figure,
-        f"Findings 1. Scale {found['scale']}: counted on {found['about']}, whatever the seed. Here "
+        f"Table 1. Scale {found['scale']}: counted on {found['about']}, whatever the seed. Here "
         "fixed contexts are derived from keys, so all but standard store 0 more.",
     )
     return figure

@@ -1,11 +1,7 @@
-"""The documents: Markdown and one self-contained HTML page, made from the JSON of the names."""
+"""The Markdown document of all figures and tables, made from the JSON of the names."""
 
-import base64
-import html
 from pathlib import Path
 from typing import Any, get_args
-
-from markdown_it import MarkdownIt
 
 from superpose.errors import SuperposeError
 from superpose.lab.figures import FigureName, Scale
@@ -38,11 +34,34 @@ MARKS = {
     UNDECIDED: "~",
     NOT_RUN: "…",
 }
+SEVERAL = {DIFFERS: "differ", HOLDS: "hold", FAILS: "fail"}
 REMARKS = {
     "paper": "",
-    "quick": "These runs are shorter than the paper's: they show which way things go.",
-    "smoke": "These runs take seconds: they show that the machinery works, and nothing else.",
+    "quick": "These runs are shorter than the paper's: they show which method is ahead, not by how "
+    "much.",
+    "smoke": "These runs take seconds: they test the commands, and their accuracies mean nothing.",
 }
+VERDICTS = (
+    ("✓ reproduced", "the paper's claim is confirmed"),
+    ("✗ differs", "the paper's claim is not confirmed"),
+    ("✓ holds, ✗ fails", "the same for a claim that is not in the paper"),
+    (
+        "↑ better, ↓ worse",
+        "a change to the paper's method, judged by the mean accuracy of all tasks",
+    ),
+    ("~ undecided", "the difference is smaller than what seeds differ by"),
+    ("… not run yet", "a run is missing"),
+)
+NOTES = (
+    "Accuracies are in percent: mean ± standard deviation over seeds. n is the number of seeds.",
+    f"A number is reproduced if it is within {100 * POINT:g} point of the paper's. Where the paper "
+    f"says *virtually unchanged* or *unaffected*, a loss of {100 * POINT:g} point is allowed.",
+    "Two methods are compared on the seeds that both have. Their means must differ by more than "
+    f"the standard deviation between seeds; with one seed each, by more than {100 * ALONE:g} "
+    f"points ({100 * ALONE_ALL:g} point for a mean of all tasks).",
+    "Where the paper shows a curve without numbers, the claims of its text are checked.",
+)
+"""How the tables are read."""
 LONG = 24  # rows; a longer table is in the JSON, not in the document
 
 
@@ -59,146 +78,118 @@ def load(folder: Path, scale: Scale) -> dict[str, Findings]:
 
 
 def state(table: Findings) -> str:
-    """How far a name is: what was run at its scale, and what was not."""
+    """How far a name is: whether all its runs were made."""
     missing = len(table["missing"])
     if not missing:
         return "complete"
     if not any(row.get("seeds") for row in table["rows"]):
-        return f"not run yet at scale {table['scale']}"
-    return f"in part: {missing} of its runs not run yet at scale {table['scale']}"
+        return "not run yet"
+    return f"incomplete: {missing} {'run is' if missing == 1 else 'runs are'} missing"
+
+
+def summary(tables: dict[str, Findings]) -> list[str]:
+    """The verdicts of all names in two sentences: on the paper's claims, and on others."""
+    checks = [check for table in tables.values() for check in table["checks"]]
+    papers = [check for check in checks if check["paper"] != BEYOND]
+    beyond = [check for check in checks if check["paper"] == BEYOND]
+    return [
+        f"Of {len(papers)} claims of the paper: {tally(papers)}.",
+        f"Of {len(beyond)} claims that go beyond it: {tally(beyond)}.",
+    ]
 
 
 def markdown(folder: Path, scale: Scale, pictures: str) -> str:
     """The document; `pictures` is the way to the pictures from where it will be."""
     tables = load(folder, scale)
-    checks = [check for table in tables.values() for check in table["checks"]]
-    beyond = [check for check in checks if check["paper"] == BEYOND]
-    papers = [check for check in checks if check["paper"] != BEYOND]
     parts = [
-        "# The paper's figures and tables, reproduced",
-        f"Made from the JSON files in `results/{scale}` by "
-        f"`superpose report results --scale {scale} --markdown FILE`; not edited by hand. "
-        f"`superpose reproduce NAME --scale {scale}` runs what a name lacks, goes on with what was "
-        f"stopped, and draws it; `superpose reproduce all --scale {scale} --draw-only` only draws. "
-        "`--adopt DIR` takes in runs that `superpose run` finished elsewhere. What was found out "
-        f"about a name is written in `results/{scale}/NAME.md`, and shown here. Accuracies are in "
-        "percent, mean ± standard deviation over seeds; n is the number of seeds. Every run's "
-        "settings and results are in `results/runs`.",
+        "# Reproduction of the paper",
+        "`superpose reproduce` trains the networks of [*Superposition of many models into one*]"
+        "(https://arxiv.org/abs/1902.05522) again and compares the numbers. This page shows every "
+        "figure and table of the paper, with the paper's numbers beside ours.",
         REMARKS[scale],
-        f"What the paper says: {_tally(papers)}. What it does not say: {_tally(beyond)}.",
-        f"A number is *reproduced* within {100 * POINT:g} point of the paper's, and *virtually "
-        f"unchanged* or *unaffected* is a loss of at most {100 * POINT:g} point. Two methods are "
-        "compared over the seeds that both have; which is better is *undecided* if the difference "
-        "of the means is smaller than the deviation between seeds, or, for single seeds, than "
-        f"{100 * ALONE:g} points ({100 * ALONE_ALL:g} for a mean of all tasks). What is not in the "
-        "paper *holds* or *fails*, and what was tried beside the paper's method is *better* or "
-        "*worse* than it. Where the paper shows a curve without numbers, what its text says about "
-        "the curve is checked.",
-        "| name | in the paper | state | checks |\n|---|---|---|---|\n"
+        " ".join(summary(tables)),
+        "| name | in the paper | status | verdicts |\n|---|---|---|---|\n"
         + "\n".join(
-            f"| [{name}](#{name}) | {t['source']} | {state(t)} | {_tally(t['checks'])} |"
+            f"| [{name}](#{name}) | {t['source']} | {state(t)} | {tally(t['checks'])} |"
             for name, t in tables.items()
         ),
+        _differing(tables),
+        "## How to read the tables",
+        "| verdict | meaning |\n|---|---|\n"
+        + "\n".join(f"| {verdict} | {meaning} |" for verdict, meaning in VERDICTS),
+        "\n".join(f"- {note}" for note in NOTES),
+        "## How to make them again",
+        f"```console\nsuperpose reproduce fig-methods --scale {scale}\n"
+        f"superpose reproduce all --scale {scale} --draw-only\n"
+        f"superpose report results --scale {scale}\n```",
+        "The first command trains the missing runs of one figure and draws it; a stopped run "
+        "continues. The second draws all figures from finished runs and trains nothing. The third "
+        "puts everything on one HTML page.",
+        "| file | contents |\n|---|---|\n"
+        "| `results/runs/` | settings and results of every run |\n"
+        f"| `results/{scale}/NAME.json` | the numbers and verdicts of a figure or table |\n"
+        f"| `results/{scale}/NAME.md` | remarks on them, written by hand |",
+        f"This page is generated from these files by `superpose report results --scale {scale} "
+        "--markdown docs/reproduction.md`.",
     ]
     for name, table in tables.items():
         parts += [f"## {name}", *_section(name, table, folder / scale, pictures)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def differing(tables: dict[str, Findings]) -> list[tuple[str, Check]]:
+    """The claims of the paper that are not confirmed, each with the name that it is part of."""
+    return [
+        (name, check)
+        for name, table in tables.items()
+        for check in table["checks"]
+        if check["verdict"] == DIFFERS
+    ]
+
+
+def _differing(tables: dict[str, Findings]) -> str:
+    lines = [
+        f"| [{name}](#{name}) | {check['claim']} | {check['paper']} | {check['ours']} |"
+        for name, check in differing(tables)
+    ]
+    head = "## Where the results differ from the paper\n\n| name | claim | paper | measured |"
+    return "\n".join([head, "|---|---|---|---|", *lines]) if lines else ""
+
+
 def _section(name: str, table: Findings, folder: Path, pictures: str) -> list[str]:
-    about = f" {_sentence(table['about'])}" if table.get("about") else ""
-    files = f"Command: `{table['command']}`. File: `results/{table['scale']}/{name}.json`."
-    intro = f"**{table['title']}** ({table['source']}).{about}\n\nState: {state(table)}. {files}"
-    parts = [intro]
+    files = f"`{table['command']}`, [numbers]({pictures}/{name}.json)"
+    parts = [f"**{table['title']}** ({table['source']}).{setting(table)}"]
+    parts.append(f"Status: {state(table)}. Made by {files}.")
     if (folder / f"{name}.png").exists():
         parts.append(f"![{table['title']}]({pictures}/{name}.png)")
     checks = [
         f"| {c['claim']} | {c['paper']} | {c['ours']} | {MARKS[c['verdict']]} {c['verdict']} |"
         for c in table["checks"]
     ]
-    parts.append(
-        "| what is checked | paper | ours | verdict |\n|---|---|---|---|\n" + "\n".join(checks)
-    )
-    parts += _remarks(folder, name)
-    rows = _rows(table)
-    if len(rows) <= LONG:
+    parts.append("| claim | paper | measured | verdict |\n|---|---|---|---|\n" + "\n".join(checks))
+    parts.append(remarks(folder, name))
+    lines = rows(table)
+    if len(lines) <= LONG:
         head = [column["title"] for column in table["columns"]]
         sides = ["---" if c["kind"] == "text" else "---:" for c in table["columns"]]
-        lines = [head, sides, *rows]
-        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in [head, sides, *lines]))
     return parts
 
 
-def page(folder: Path, scale: Scale) -> str:
-    """One HTML page that needs nothing beside it."""
-    tables = load(folder, scale)
-    links = "".join(
-        f'<li><a href="#{name}">{name}</a>, {_tally(t["checks"])}</li>'
-        for name, t in tables.items()
-    )
-    body = "".join(_html_section(name, table, folder / scale) for name, table in tables.items())
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>superpose: the paper's figures and tables</title><style>{CSS}</style></head>"
-        f"<body><h1>The paper's figures and tables, reproduced</h1><p>Scale <b>{scale}</b>. "
-        f"{REMARKS[scale]}</p><ul>{links}</ul>{body}</body></html>\n"
-    )
+def setting(table: Findings) -> str:
+    """What was run, as a sentence after another one; nothing if it is not told."""
+    about = table.get("about")
+    return f" {about[0].upper()}{about[1:]}." if about else ""
 
 
-CSS = """
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
-h2{margin-top:3rem;border-top:1px solid #ddd;padding-top:1rem}img{max-width:100%}
-ul{columns:2;padding-left:1.2rem}.wide{overflow-x:auto}code{background:#f4f4f4;padding:.1em .3em}
-table{border-collapse:collapse;font-size:.85rem;margin:1rem 0}
-td,th{padding:.25rem .6rem;border-bottom:1px solid #e5e5e5;text-align:left;vertical-align:top}
-.n{text-align:right;font-variant-numeric:tabular-nums}.reproduced{color:#006b4f}
-.holds,.better{color:#006b4f}.differs,.fails,.worse{color:#a83c00}.undecided,.not{color:#666}
-"""
-
-
-def _html_section(name: str, table: Findings, folder: Path) -> str:
-    parts = [f'<h2 id="{name}">{name}: {html.escape(table["title"])}</h2>']
-    about = html.escape(_sentence(table["about"])) if table.get("about") else ""
-    parts.append(
-        f"<p>{html.escape(table['source'])}, {html.escape(state(table))}. {about} "
-        f"<code>{html.escape(table['command'])}</code></p>"
-    )
-    picture = folder / f"{name}.svg"
-    if picture.exists():
-        data = base64.b64encode(picture.read_bytes()).decode("ascii")
-        alt = html.escape(table["title"])
-        parts.append(f'<p><img alt="{alt}" src="data:image/svg+xml;base64,{data}"></p>')
-    checks = "".join(
-        f"<tr><td>{html.escape(c['claim'])}</td><td>{html.escape(c['paper'])}</td>"
-        f'<td>{html.escape(c["ours"])}</td><td class="{c["verdict"].split()[0]}">'
-        f"{MARKS[c['verdict']]} {c['verdict']}</td></tr>"
-        for c in table["checks"]
-    )
-    head = "<tr><th>what is checked</th><th>paper</th><th>ours</th><th>verdict</th></tr>"
-    parts.append(f'<div class="wide"><table>{head}{checks}</table></div>')
-    parts += [MarkdownIt().render(remark) for remark in _remarks(folder, name)]
-    kinds = ["" if c["kind"] == "text" else ' class="n"' for c in table["columns"]]
-    titles = [html.escape(c["title"]) for c in table["columns"]]
-    cells = "".join(f"<th{kind}>{title}</th>" for kind, title in zip(kinds, titles, strict=True))
-    lines = "".join(
-        "<tr>"
-        + "".join(f"<td{k}>{html.escape(v)}</td>" for k, v in zip(kinds, row, strict=True))
-        + "</tr>"
-        for row in _rows(table)
-    )
-    parts.append(f'<div class="wide"><table><tr>{cells}</tr>{lines}</table></div>')
-    return "".join(parts)
-
-
-def _remarks(folder: Path, name: str) -> list[str]:
-    """What was found out about a name, paragraph by paragraph, if someone wrote it down."""
+def remarks(folder: Path, name: str) -> str:
+    """What was found out about a name, if someone wrote it down: Markdown."""
     path = folder / f"{name}.md"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [part.strip() for part in text.split("\n\n") if part.strip()]
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
-def _rows(table: Findings) -> list[list[str]]:
+def rows(table: Findings) -> list[list[str]]:
+    """The numbers of a table as text."""
     columns = table["columns"]
     return [[_cell(row[c["key"]], c["kind"]) for c in columns] for row in table["rows"]]
 
@@ -221,11 +212,16 @@ def _cell(value: Any, kind: str) -> str:
     return f"{value:,}" if kind == "number" else str(value)
 
 
-def _tally(checks: list[Check]) -> str:
+def tally(checks: list[Check]) -> str:
+    """How often each verdict is among some checks.
+
+    >>> tally([{"verdict": "holds"}, {"verdict": "differs"}, {"verdict": "holds"}])
+    '1 differs, 2 hold'
+    """
     verdicts = [check["verdict"] for check in checks]
     counted = [(verdicts.count(verdict), verdict) for verdict in MARKS]
-    return ", ".join(f"{count} {verdict}" for count, verdict in counted if count)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    return ", ".join(
+        f"{count} {SEVERAL.get(verdict, verdict) if count > 1 else verdict}"
+        for count, verdict in counted
+        if count
+    )

@@ -1,7 +1,7 @@
 """The list of figures and tables: which runs each needs at each scale, its numbers, its picture."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -278,7 +278,7 @@ def _about(wanted: list[Wanted]) -> str:
     """The settings in words.
 
     >>> _about([Wanted(Settings(experiment="rotating-mnist"))])  # doctest: +ELLIPSIS
-    'MNIST, 50,000 steps, 256 units in each of 2 hidden layers, batches of 128, rmsprop with ...'
+    'MNIST; 50,000 steps; 256 units in each of 2 hidden layers; batches of 128; rmsprop with ...'
     """
     full = [EXPERIMENTS[each.settings.experiment].complete(each.settings) for each in wanted]
     lengths = dict.fromkeys(
@@ -292,19 +292,29 @@ def _about(wanted: list[Wanted]) -> str:
         lengths = dict.fromkeys(
             f"{s.tasks} tasks of {s.steps:,} steps at width {s.width}" for s in full
         )
-        shape = f"ResNet-18, {', '.join(lengths)}"
+        shape = f"ResNet-18; {_and(lengths)}"
     elif icifar:
-        shape = f"{next(iter(lengths))}, ResNet-18 of width {', '.join(sizes)}"
+        shape = f"{next(iter(lengths))}; ResNet-18 of width {_and(sizes)}"
     else:
-        units = f"{', '.join(sizes)} units in each of {first.hidden} hidden layers"
-        shape = f"{', '.join(lengths)}, {units}"
+        units = f"{_and(sizes)} units in each of {first.hidden} hidden layers"
+        shape = f"{_and(lengths)}; {units}"
     rate = f"{first.optimiser} with learning rate {first.lr:g}"
     for group, given in zip(wanted, full, strict=True):
         if not group.label and (given.lr, given.schedule) != (first.lr, first.schedule):
             rate += f" ({given.method}: {given.lr:g}, {given.schedule} schedule)"
     if any(group.label for group in wanted):
-        rate += " where nothing else is said"
-    return f"{DATA[first.dataset]}, {shape}, batches of {first.batch_size}, {rate}"
+        rate += " unless the table says otherwise"
+    return f"{DATA[first.dataset]}; {shape}; batches of {first.batch_size}; {rate}"
+
+
+def _and(words: Iterable[str]) -> str:
+    """A list in words.
+
+    >>> _and(["128", "256", "512"])
+    '128, 256 and 512'
+    """
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 UPRIGHT = "accuracy on upright images, %"
@@ -313,7 +323,7 @@ TEN = (("complex", "complex, 10 contexts"), ("binary", "binary, 10 contexts"))
 
 ITEMS: dict[str, Item] = {
     "table1": Computed(
-        "Findings 1",
+        "Table 1",
         "Parameters of a superposed linear layer",
         counts.draw,
         lambda scale, data_dir: counts.table(scale),
@@ -383,7 +393,7 @@ ITEMS: dict[str, Item] = {
     ),
     "fig-geometry": Computed(
         "Supplementary Figure 1",
-        "Where contexts take a vector",
+        "How contexts move a vector",
         geometry.draw,
         lambda scale, data_dir: geometry.table(),
     ),
@@ -410,7 +420,7 @@ ITEMS: dict[str, Item] = {
     ),
     "recipe": Learned(
         "not in the paper",
-        "What keeps more of what was learned",
+        "Changes to the paper's method, one at a time",
         curves.changes,
         recipe_runs,
         accuracy.recipe,
@@ -418,7 +428,7 @@ ITEMS: dict[str, Item] = {
     ),
     "icifar-recipe": Learned(
         "not in the paper",
-        "What keeps more of what was learned, in a convolutional network",
+        "Changes to the paper's method in a convolutional network, one at a time",
         curves.changes,
         icifar_recipe_runs,
         accuracy.recipe,
@@ -426,7 +436,7 @@ ITEMS: dict[str, Item] = {
     ),
     "ours": Learned(
         "not in the paper",
-        "Our recipe beside the paper's",
+        "Our recipe beside the paper's method",
         curves.changes,
         our_runs,
         accuracy.ours,

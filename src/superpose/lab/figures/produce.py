@@ -41,7 +41,9 @@ def train_missing(
     chosen = runs.only(wanted, only)
     if wanted and not chosen:
         folders = ", ".join(dict.fromkeys(each.folder for each in wanted))
-        raise SuperposeError(f"--only {' '.join(only)} is in none of {folders}")
+        raise SuperposeError(
+            f"--only {' '.join(only)}: no run has this in its name; there are {folders}"
+        )
     for settings in (each for group in chosen for each in group.each(seeds)):
         _settle(runs.place(root, settings))  # if it ended when nobody could tidy up
     missing = Finished(root).missing(chosen, seeds)

@@ -99,12 +99,15 @@ def finished(root: Path, settings: Settings) -> dict[str, Any] | None:
     for name, was in about.items():
         if name not in ("threads", "matrix") and wanted.get(name, was) != was:
             raise SuperposeError(
-                f"{path} was run with {name}={was!r}, not {wanted[name]!r}: move it away, or give "
-                "another --out"
+                f"{path} was run with {name}={was!r}, not {wanted[name]!r}: move it away, or "
+                "choose another --out"
             )
     result = read(path / "result.json")
     if not {"first", "final", "first_task", "mean_all"} <= set(result):
-        raise SuperposeError(f"{path / 'result.json'} is damaged: it lacks what a run measures")
+        raise SuperposeError(
+            f"{path / 'result.json'} is damaged, some numbers are missing: delete its directory to "
+            "run it again"
+        )
     return result
 
 
@@ -149,7 +152,10 @@ def settle(path: Path) -> None:
     config = read(path / "config.json")
     settings = _settings(config)
     if settings is None:
-        raise SuperposeError(f"{path / 'config.json'} is damaged: it names no experiment")
+        raise SuperposeError(
+            f"{path / 'config.json'} is damaged, it names no experiment: delete its directory to "
+            "run it again"
+        )
     if "command" in config and config["command"] != command(settings):
         write_json(path / "config.json", config | {"command": command(settings)})
     for name in ("checkpoint.pt", ".lock"):
@@ -159,7 +165,9 @@ def settle(path: Path) -> None:
 def adopt(source: Path, root: Path) -> list[Path]:
     """Copy the finished runs below `source` to their places; those that are there stay."""
     if not source.is_dir():
-        raise SuperposeError(f"{source} is not a directory: give one with finished runs in it")
+        raise SuperposeError(
+            f"--adopt {source}: this is not a directory; give one that holds finished runs"
+        )
     taken = []
     for found in sorted(source.rglob("result.json")):
         here = found.parent

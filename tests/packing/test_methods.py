@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 from networks import inputs, nets, wide
-from pack.problems import error
+from packing.problems import error
 from torch import nn
 
 import superpose as sp
-from superpose.pack import METHODS, Additive, Joint, PackingMethod, Sum, register, set_private
+from superpose.packing import METHODS, Additive, Joint, PackingMethod, Sum, register, set_private
 
 
 class Half(Additive):
@@ -59,7 +59,7 @@ def test_what_was_packed_by_ones_own_is_loaded_once_it_is_registered(registry, t
     models = nets(wide, "ab")
     packed = sp.pack(models, method=Half(), random_pairing=True)
     sp.save(packed, tmp_path / "p.safetensors")
-    with pytest.raises(sp.SuperposeError, match=r"packed by method 'half', .*pack\.register it"):
+    with pytest.raises(sp.SuperposeError, match=r"packed by method 'half', .*packing\.register it"):
         sp.load(tmp_path / "p.safetensors", wide())
     with pytest.raises(sp.SuperposeError, match=r"method='half': use one of solve, sum, delta$"):
         sp.pack(models, method="half")
@@ -108,7 +108,7 @@ def test_options_that_a_method_makes_no_use_of_are_refused_when_adding_too():
         ):
             change(name, models["c"], finetune=3)
     assert packed.tasks == ["a", "b"]
-    solved = sp.pack(two, calibration=x)
+    solved = sp.pack(two, calibration={name: x[name] for name in two})
     with pytest.raises(sp.SuperposeError, match="finetune=-1: it is a number of steps"):
         solved.add("c", models["c"], x, finetune=-1)
     solved.add("c", models["c"], x, finetune=2)
@@ -163,8 +163,8 @@ def test_a_model_that_was_unpacked_is_as_plain_as_before():
 
 def test_pack_is_the_function_whatever_is_imported():
     lines = [
-        "import superpose as sp, superpose.pack.solve, superpose.pack.methods",
-        "from superpose.pack import register, solve",
+        "import superpose as sp, superpose.packing.solve, superpose.packing.methods",
+        "from superpose.packing import register, solve",
         "assert sp.pack.__name__ == 'pack' and callable(sp.pack)",
         "assert solve.Solve.name == 'solve' and callable(register)",
     ]

@@ -19,7 +19,7 @@ from superpose.nn.conv import ForwardConv
 from superpose.nn.layer import Layer
 from superpose.nn.linear import LinearLayer
 from superpose.nn.names import joined
-from superpose.pack.calibration import Rows
+from superpose.packing.calibration import Rows
 
 PLACES = 8
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from superpose.model import Superposed, layers, private_state
 from superpose.nn.conv import ConvLayer
-from superpose.pack.calibration import Rows
-from superpose.pack.inputs import quiet_run
-from superpose.pack.sources import Sources
+from superpose.packing.calibration import Rows
+from superpose.packing.inputs import quiet_run
+from superpose.packing.sources import Sources
 
 LEARNING_RATE = 3e-4
 

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from superpose.model import Superposed
 from superpose.nn.names import joined
 from superpose.nn.quantised import full
-from superpose.pack.calibration import Rows, check_calibration, noise
-from superpose.pack.distil import finetune
-from superpose.pack.inputs import (
+from superpose.packing.calibration import Rows, check_calibration, noise
+from superpose.packing.distil import finetune
+from superpose.packing.inputs import (
     Part,
     Weight,
     evaluating,
@@ -32,11 +32,11 @@ from superpose.pack.inputs import (
     reaching,
     weights_of,
 )
-from superpose.pack.joint import Joint
-from superpose.pack.least_squares import Moments, Problem
-from superpose.pack.methods import PackingOptions
-from superpose.pack.packed import Packed, set_private
-from superpose.pack.sources import Sources
+from superpose.packing.joint import Joint
+from superpose.packing.least_squares import Moments, Problem
+from superpose.packing.methods import PackingOptions
+from superpose.packing.packed import Packed, set_private
+from superpose.packing.sources import Sources
 
 HELD_OUT = 10  # one row in so many chooses the ridge
 

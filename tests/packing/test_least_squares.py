@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from superpose.pack.least_squares import RIDGES, Moments, Problem, best_ridge, fit
+from superpose.packing.least_squares import RIDGES, Moments, Problem, best_ridge, fit
 
 
 def test_the_solution_is_least_squares_with_a_bias_for_each_task():

@@ -6,8 +6,8 @@ import copy
 
 from torch import Tensor, nn
 
-from superpose.pack.additive import Additive
-from superpose.pack.sources import Sources
+from superpose.packing.additive import Additive
+from superpose.packing.sources import Sources
 
 
 class Delta(Additive):

@@ -1,6 +1,6 @@
 """Method `sum`: the paper's equation 1, for study."""
 
-from superpose.pack.additive import Additive
+from superpose.packing.additive import Additive
 
 
 class Sum(Additive):

@@ -14,9 +14,9 @@ from superpose.nn.additions import added_to
 from superpose.nn.names import joined
 from superpose.nn.private import RECOGNITION
 from superpose.nn.quantised import is_quantised
-from superpose.pack.calibration import Rows
-from superpose.pack.methods import PackingMethod, PackingOptions
-from superpose.pack.sources import Source, checked, opened, shape_of
+from superpose.packing.calibration import Rows
+from superpose.packing.methods import PackingMethod, PackingOptions
+from superpose.packing.sources import Source, checked, opened, shape_of
 
 
 class Packed(Superposed):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
-from superpose.pack.sources import Sources
+from superpose.packing.sources import Sources
 
 NOISE_ROWS = 4000  # per task, where there are no calibration inputs
 
@@ -70,12 +70,17 @@ class Rows:
 
 
 def check_calibration(names: Iterable[Any], calibration: Mapping[Any, Any]) -> None:
-    """Refuse tasks without inputs."""
+    """Refuse tasks without inputs, and inputs of no task."""
+    names = list(names)
     missing = [name for name in names if name not in calibration]
     if missing:
         raise SuperposeError(
             f"there are no calibration inputs for {missing[0]!r}: every task needs its own"
         )
+    unknown = [name for name in calibration if name not in names]
+    if unknown:
+        there = ", ".join(map(repr, names))
+        raise SuperposeError(f"calibration: there is no model {unknown[0]!r}; there are {there}")
 
 
 def noise(

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from checks import rows_one_by_one
 from networks import LAYERS, cnn, nets, wide
-from pack.problems import error
+from packing.problems import error
 from torch import nn
 
 import superpose as sp

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from networks import inputs, mlp, nets
-from pack.problems import Attending, error, every_method
+from packing.problems import Attending, error, every_method
 from torch import nn
 
 import superpose as sp
@@ -87,6 +87,11 @@ def spoiled(value):
         ({"a": tied()}, {}, r"0.weight and 2.weight are one tensor, .* name '2' in private_layers"),
         ({"a": mlp()}, {"skip": "layers"}, "skip='layers': give several names"),
         ({"a": mlp()}, {"calibration": {}}, "no calibration inputs for 'a'"),
+        (
+            {"a": mlp()},
+            {"calibration": dict.fromkeys("ab", torch.ones(3, 8)), "method": "sum"},
+            "calibration: there is no model 'b'; there are 'a'",
+        ),
         ({"a": mlp()}, {"calibration": {"a": 3}}, "calibration of 'a' is no tensor"),
         ({"a": mlp()}, {"calibration": {"a": torch.zeros(0, 12)}}, r"of \[0\] rows"),
         ({"a": mlp()}, {"calibration": {"a": torch.full((4, 12), torch.nan)}}, "not finite"),

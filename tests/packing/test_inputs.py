@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from superpose.pack.inputs import patches
+from superpose.packing.inputs import patches
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ import copy
 import pytest
 import torch
 from networks import cnn, inputs, nets, wide
-from pack.problems import Attending, error
+from packing.problems import Attending, error
 from torch import nn
 
 import superpose as sp
-from superpose.pack import solve
-from superpose.pack.calibration import Rows, noise
-from superpose.pack.inputs import weights_of
-from superpose.pack.sources import Sources
+from superpose.packing import solve
+from superpose.packing.calibration import Rows, noise
+from superpose.packing.inputs import weights_of
+from superpose.packing.sources import Sources
 
 REAL = ["binary", "rotation", "permutation", "block-rotation", "phase", "hadamard"]
 

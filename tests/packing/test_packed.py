@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 from networks import cnn, inputs, nets, wide
-from pack.problems import error, every_method
+from packing.problems import error, every_method
 from torch import nn
 
 import superpose as sp

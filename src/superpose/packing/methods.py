@@ -11,10 +11,10 @@ from torch import nn
 
 from superpose.errors import SuperposeError
 from superpose.model import Name
-from superpose.pack.sources import Sources
+from superpose.packing.sources import Sources
 
 if TYPE_CHECKING:
-    from superpose.pack.packed import Packed
+    from superpose.packing.packed import Packed
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def stored(name: str) -> PackingMethod:
     if name not in METHODS:
         raise SuperposeError(
             f"the models were packed by method {name!r}, which is not known here: "
-            "superpose.pack.register it before loading"
+            "superpose.packing.register it before loading"
         )
     return METHODS[name]
 

@@ -12,7 +12,7 @@ from superpose.model import Superposed, build, layers
 from superpose.nn.convert import Conversion
 from superpose.nn.forms import kept
 from superpose.nn.names import inside
-from superpose.pack.sources import Sources
+from superpose.packing.sources import Sources
 
 
 def private_and_shared(sources: Sources) -> tuple[list[str], list[str]]:

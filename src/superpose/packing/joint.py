@@ -10,9 +10,9 @@ from torch import nn
 
 from superpose.errors import SuperposeError
 from superpose.model import Name
-from superpose.pack.methods import PackingMethod, PackingOptions
-from superpose.pack.packed import Packed, unpack
-from superpose.pack.sources import Source, Sources
+from superpose.packing.methods import PackingMethod, PackingOptions
+from superpose.packing.packed import Packed, unpack
+from superpose.packing.sources import Source, Sources
 
 
 class Joint(PackingMethod):

@@ -11,15 +11,15 @@ from superpose.contexts import Family
 from superpose.contexts.base import Drawn
 from superpose.errors import SuperposeError
 from superpose.model import Name, build, check_names, layers, several
-from superpose.nn.convert import Conversion
+from superpose.nn.convert import Conversion, check_skipped_apart
 from superpose.nn.names import inside, joined
 from superpose.nn.patterns import family_by_layer, several_families
 from superpose.nn.statistics import Statistics, as_statistics
-from superpose.pack.calibration import check_calibration
-from superpose.pack.methods import PackingMethod, PackingOptions, known
-from superpose.pack.packed import Packed
-from superpose.pack.sorting import private_and_shared
-from superpose.pack.sources import Source, Sources, checked
+from superpose.packing.calibration import check_calibration
+from superpose.packing.methods import PackingMethod, PackingOptions, known
+from superpose.packing.packed import Packed
+from superpose.packing.sorting import private_and_shared
+from superpose.packing.sources import Source, Sources, checked
 
 
 def pack(
@@ -101,11 +101,12 @@ def pack(
         )
     base = way.base(sources, base)
     private, shared = private_and_shared(sources)
-    private_layers = several("private_layers", private_layers)
+    private_layers, skip = several("private_layers", private_layers), several("skip", skip)
+    check_skipped_apart(sources.open(next(iter(sources.models))), skip, private_layers)
     conversion = Conversion(
         "per-task",
         (*private_layers, *(name for name in private if not inside(name, private_layers))),
-        (*several("skip", skip), *shared),
+        (*skip, *shared),
         conv,
         batch_dim,
         base is not None,

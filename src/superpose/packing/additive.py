@@ -8,9 +8,9 @@ from torch import nn
 from superpose.errors import SuperposeError
 from superpose.model import Name, layers
 from superpose.nn.names import joined
-from superpose.pack.methods import PackingMethod, PackingOptions
-from superpose.pack.packed import Packed, set_private
-from superpose.pack.sources import Sources
+from superpose.packing.methods import PackingMethod, PackingOptions
+from superpose.packing.packed import Packed, set_private
+from superpose.packing.sources import Sources
 
 
 class Additive(PackingMethod):
