@@ -56,7 +56,7 @@ NAVIGATION = {
         "reference/contexts",
         "reference/learning",
         "reference/recognition",
-        "reference/pack",
+        "reference/packing",
         "reference/analysis",
         "reference/serving",
         "reference/lab",

@@ -123,18 +123,13 @@ def commands():
 
 
 @pytest.mark.parametrize("line", list(commands()))
-def test_commands_are_understood(line, monkeypatch):
-    ran = []
-    for kind in vars(cli).values():
-        if isinstance(kind, type) and hasattr(kind, "run"):
-            monkeypatch.setattr(kind, "run", lambda command: ran.append(command))
-    cli.main(shlex.split(line, comments=True)[1:])
-    assert len(ran) == 1
+def test_commands_are_understood(line):
+    assert hasattr(cli.parse(shlex.split(line, comments=True)[1:]), "run")
 
 
 def test_a_command_that_is_wrong_is_not_understood():
     with pytest.raises(SystemExit):
-        cli.main(["serve", "--no-such-option"])
+        cli.parse(["serve", "--no-such-option"])
 
 
 def outcome_of(path, link):

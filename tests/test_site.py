@@ -19,15 +19,15 @@ MODULES = (
     ".lab",
     ".learning",
     ".nn",
-    ".pack",
+    ".packing",
     ".recognition",
     ".serving",
 )
 ELSEWHERE = {  # names that are one thing with another
     "superpose.recognition.Statistics": "superpose.nn.Statistics",
-    "superpose.pack.Packed": "superpose.Packed",
-    "superpose.pack.pack": "superpose.pack",
-    "superpose.pack.unpack": "superpose.unpack",
+    "superpose.packing.Packed": "superpose.Packed",
+    "superpose.packing.pack": "superpose.pack",
+    "superpose.packing.unpack": "superpose.unpack",
 }
 LOADED = {  # what a browser fetches to show a page
     "audio": "src",
