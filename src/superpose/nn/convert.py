@@ -14,7 +14,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from superpose.contexts import Identity
 from superpose.errors import SuperposeError
-from superpose.nn.additions import UP
+from superpose.nn.additions import UP, add_rank
+from superpose.nn.centring import ROWS, TASK, add_mean
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.conv import ConvLayer
 from superpose.nn.custom import DeclaredLayer, Keeper, OwnLayer, is_vector
@@ -26,9 +27,10 @@ from superpose.nn.forms import (
     makes_weights,
     undeclared,
 )
-from superpose.nn.layer import ROWS, TASK, Binding, Layer
+from superpose.nn.layer import Binding, Layer
 from superpose.nn.names import inside, joined
 from superpose.nn.norm import NormLayer
+from superpose.nn.observing import keep_statistics
 from superpose.nn.pairing import pair
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
 from superpose.nn.private import Part, is_private
@@ -157,7 +159,7 @@ def add_statistics(modules: dict[str, nn.Module], wanted: Statistics) -> list[Pa
         raise SuperposeError(
             f"recognise: rank={wanted.rank} is more than the {features} inputs of layer {name!r}"
         )
-    return able[name].add_statistics(wanted)
+    return keep_statistics(able[name], wanted)
 
 
 def restore(model: nn.Module) -> None:
@@ -281,9 +283,9 @@ def _become(
     module.superpose(plain, name, chosen, seed, batch_dim, binding)
     module.make_private(_tasks_own(module, conversion, entire))
     if conversion.rank:
-        module.add_rank(conversion.rank)
+        add_rank(module, conversion.rank)
     if conversion.centre == TASK:
-        module.add_mean()
+        add_mean(module)
     if not module.contexts and not module.private:
         module.unsuperpose()
 
