@@ -36,19 +36,26 @@ def closed_to(state: PrivateState, tasks: Tasks, device: torch.device) -> Tensor
 def opened(own: Tensor, closed: Tensor | None) -> Tensor:
     """What W gives a task; zero if it is closed to it, with the gradient that it would have.
 
-    `closed` is 1 or 0, for all of `own` or for each of its rows, (rows, …).
+    `closed` is 1 or 0, for all of `own` or for each of its rows, (rows, …). It is zero even where
+    what W gives is not finite.
     """
-    return own if closed is None else own - _each(closed, own) * own.detach()
+    if closed is None:
+        return own
+    each = _each(closed, own)
+    if not torch.is_grad_enabled():
+        return torch.where(each.bool(), 0.0, own)
+    zero = (own - each.to(own.dtype) * own.detach()).nan_to_num(0, 0, 0)
+    return torch.where(each.bool(), zero, own)
 
 
 def unmoved(x: Tensor, closed: Tensor | None) -> Tensor:
     """The same x, through which W has no say in the gradient of what came before, if closed."""
-    if closed is None:
+    if closed is None or not torch.is_grad_enabled():
         return x
-    each = _each(closed, x)
-    return x * (1 - each) + x.detach() * each
+    return torch.where(_each(closed, x).bool(), x.detach(), x)
 
 
 def _each(closed: Tensor, x: Tensor) -> Tensor:
     """The gate, ready for x or for each of its rows."""
-    return closed.view(closed.shape + (1,) * (x.ndim - closed.ndim)).to(x.dtype)
+    more = x.ndim - closed.ndim
+    return closed.view(closed.shape + (1,) * more) if closed.ndim and more else closed
