@@ -139,3 +139,42 @@ def test_sums_in_cross_attention_are_predicted_part_by_part():
     assert first.predicted == pytest.approx(first.measured, rel=0.2)
     alike = sp.plan(models["b"], 4, "hadamard", method="sum", inputs=sides["b"])
     assert alike.layers[0].noise == pytest.approx(3, rel=0.2)
+
+
+OPTIONS = {
+    "base": {},
+    "low rank": {"rank": 2},
+    "centred": {"centre": "task"},
+    "centred rows": {"centre": "rows"},
+    "learned contexts": {"learnable": True},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_trained_model_is_measured_by_what_it_computes(options):
+    """Its gate, means, low-rank parts and learned contexts included, layer by layer."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 4)), inputs("abc")
+    model = sp.superpose(net, "phase", tasks=list("abc"), base=True, **options)
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    snapshots = {"b": net, "c": net}  # which never begin
+    for task in "ab":
+        for _ in range(3):
+            optimiser.zero_grad()
+            (model(x[task], task=task) - 3).square().mean().backward()
+            optimiser.step()
+        snapshots[task] = sp.unsuperpose(model, task).requires_grad_(False)
+        if task == "a":
+            now = {task: sp.unsuperpose(model, task) for task in "abc"}
+            same = sp.crosstalk(model, now, x)
+            assert [layer.measured for layer in same.layers] == [0, 0]
+            assert [sp.crosstalk(model, snapshots, x).outputs[task] for task in "bc"] == [0, 0]
+    found = sp.crosstalk(model.train(), snapshots, x)
+    assert model.training
+    assert all(layer.predicted is None for layer in found.layers)
+    read, before = sp.unsuperpose(model.eval(), "a"), snapshots["a"]
+    pairs = [(read[0](x["a"]), before[0](x["a"])), (read(x["a"]), before(x["a"]))]
+    for layer, (y, wanted) in zip(found.layers, pairs, strict=True):
+        noise = (y - wanted).double().square().sum() / wanted.double().square().sum()
+        assert noise > 1e-3
+        assert layer.measured == pytest.approx(noise.item() / 3, rel=1e-4)  # b and c have none
