@@ -30,6 +30,13 @@ def add_mean(layer: Layer) -> None:
         add(layer, "weight", MEAN, SEEN)
 
 
+def has_mean(layer: Layer) -> bool:
+    """Whether some task has seen inputs of this layer: one that is only read is given none."""
+    seen = layer.private["weight" + SEEN]
+    own = (seen.of(int(task)) for task in seen.group.flats())
+    return any(not count.is_meta and bool(count) for count in own)
+
+
 def centred(
     layer: Layer, selected: Selected, name: str, x: Tensor, rows: int | None = None
 ) -> Tensor:

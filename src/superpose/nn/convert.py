@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 from superpose.contexts import Identity
 from superpose.errors import SuperposeError
 from superpose.nn.additions import UP, add_rank
-from superpose.nn.centring import ROWS, TASK, add_mean
+from superpose.nn.centring import ROWS, TASK, add_mean, has_mean
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.conv import ConvLayer
 from superpose.nn.custom import DeclaredLayer, Keeper, OwnLayer, is_vector
@@ -176,7 +176,7 @@ class Summary:
     shared: list[str]
     mixed: list[str]  # how mixed batches are computed, as far as it was found out
     start: str  # what the model of a new task is
-    centred: list[str]  # of the superposed ones, those whose input is less its mean
+    centred: list[str]  # those whose input is less its mean; not if it is seen to be never called
     low_rank: list[str]  # of the superposed ones, those that each task adds a low-rank part to
     families: dict[str, list[str]]  # which of the superposed ones each family binds
 
@@ -216,13 +216,15 @@ def summarise(model: nn.Module, layers: Iterable[Layer], mixed: list[str], base:
     shared = [name for name in rest if name not in told]
     bound = [(joined(la.path, name), la, name) for la in layers for name in la.contexts]
     kept = all(isinstance(la.contexts[name].family, Identity) for _, la, name in bound)
+    centred = [(path, la) for path, la, _ in bound if la.centre is not None]
+    called = [path for path, la in centred if la.centre == ROWS or has_mean(la)]
     return Summary(
         superposed,
         private,
         shared,
         mixed,
         BASE if base else PLAIN if kept else SCRAMBLED,
-        [path for path, layer, _ in bound if layer.centre is not None],
+        called or [path for path, _ in centred],
         [path for path, layer, name in bound if name + UP in layer.private],
         families,
     )

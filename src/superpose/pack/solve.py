@@ -39,10 +39,7 @@ from superpose.pack.packed import Packed, set_private
 from superpose.pack.sources import Sources
 
 HELD_OUT = 10  # one row in so many chooses the ridge
-BIASES = {
-    "weight": "bias",
-    "in_proj_weight": "in_proj_bias",
-}  # by the weight whose product it joins
+BIASES = {"weight": "bias", "in_proj_weight": "in_proj_bias"}  # that join a weight's product
 
 
 class Solve(Joint):
