@@ -21,7 +21,7 @@ from superpose.errors import SuperposeError
 from superpose.model import probe, ways
 from superpose.model.batch import Batch
 from superpose.model.tasks import Ids, Name, Superposition, Task, check_names
-from superpose.nn.convert import AUTO, Summary, summarise
+from superpose.nn.convert import AUTO
 from superpose.nn.gate import closed_to
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
@@ -38,6 +38,7 @@ from superpose.nn.selection import (
     outside,
     untraced,
 )
+from superpose.nn.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from superpose.recognition import Evidence, Found
