@@ -178,3 +178,21 @@ def test_a_trained_model_is_measured_by_what_it_computes(options):
         noise = (y - wanted).double().square().sum() / wanted.double().square().sum()
         assert noise > 1e-3
         assert layer.measured == pytest.approx(noise.item() / 3, rel=1e-4)  # b and c have none
+
+
+@pytest.mark.parametrize("part", range(3), ids=["queries", "keys", "values"])
+def test_a_trained_model_is_measured_in_all_parts_of_its_attention(part):
+    torch.manual_seed(0)
+    model = sp.superpose(Crossing(), tasks=["a", "b"])
+    sides = {name: [torch.randn(5, 3, 64), torch.randn(5, 3, 64)] for name in "ab"}
+    before = {name: sp.unsuperpose(model, name) for name in "ab"}
+    with torch.no_grad():
+        model.attention.stored("in_proj_weight")[64 * part : 64 * (part + 1)] *= 2
+    found = sp.crosstalk(model, before, sides).layers[0]
+    inputs = {name: (x, 30 * y, y) for name, (x, y) in sides.items()}
+    noise = 0.0
+    for name, given in inputs.items():
+        weights = before[name].attention.in_proj_weight.split(64)
+        parts = [(z @ w.T).square().sum() for z, w in zip(given, weights, strict=True)]
+        noise += (parts[part] / sum(parts)).item() / 2
+    assert found.measured == pytest.approx(noise, rel=1e-4)

@@ -189,6 +189,7 @@ def test_weights_that_are_not_finite_do_not_reach_a_task_that_has_not_begun(name
         rows = model(x, task=[0, 1, 2, 1])
         torch.testing.assert_close(rows[1:], expected[1:])
         assert not rows[0].isfinite().any()
+    assert not model(x, task=[0, 1, 2, 1])[0].isfinite().any()  # nor is it hidden from others
     x.requires_grad_()
     found = model(x, task=[1, 2, 1, 2])
     torch.testing.assert_close(found, expected)
