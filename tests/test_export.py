@@ -225,6 +225,57 @@ def test_as_many_tokens_as_rows():
     assert_same(program(x, task=others), rows_one_by_one(model, others, x))
 
 
+BASED = {
+    "mlp": (mlp, (12,), {}),
+    "mlp, all": (mlp, (12,), {"rank": 1, "centre": "task", "recognise": True}),
+    "cnn": (cnn, (3, 6, 6), {"conv": "channel", "rank": 1}),
+}
+
+
+def begun(name):
+    """A model with a base, of which tasks 0 and 2 have begun to learn."""
+    torch.manual_seed(0)
+    make, shape, options = BASED[name]
+    net = make().eval()
+    model = sp.superpose(net, "hadamard", tasks=4, base=True, **options)
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    for task in (0, 2):
+        optimiser.zero_grad()
+        model(torch.rand(6, *shape), task=task).square().mean().backward()
+        optimiser.step()
+    return model.eval(), net, lambda rows: torch.randn(rows, *shape)
+
+
+@pytest.mark.parametrize("name", BASED)
+def test_programs_know_which_tasks_have_begun(name):
+    model, net, inputs = begun(name)
+    x = inputs(5)
+    program = torch.export.export(probed(model, x, ROWS), (x,), {"task": ROWS}).module()
+    assert_same(program(x, task=ROWS), model(x, task=ROWS))
+    assert_same(program(x, task=torch.tensor([1, 3, 3, 1, 1])), net(x))
+    one = torch.export.export(sp.exportable(model), (x,), {"task": torch.tensor(1)}).module()
+    for task in range(4):
+        assert_same(one(x, task=torch.tensor(task)), model(x, task=task))
+    assert (model(x, task=0) - net(x)).abs().max() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
+@pytest.mark.parametrize("name", BASED)
+def test_onnx_with_a_base(name, tmp_path):
+    model, net, inputs = begun(name)
+    x = inputs(5)
+    torch.onnx.export(
+        probed(model, x, ROWS), (x,), tmp_path / "many.onnx", kwargs={"task": ROWS},
+        dynamo=True, verbose=False,
+    )  # fmt: skip
+    session = onnxruntime.InferenceSession(tmp_path / "many.onnx")
+    given, _ = (one.name for one in session.get_inputs())
+    for tasks in (ROWS, OTHERS[:5], torch.tensor([1, 3, 3, 1, 1])):
+        (y,) = session.run(None, {given: x.numpy(), "task": tasks.numpy()})
+        assert_same(torch.from_numpy(y), model(x, task=tasks).detach())
+    assert_same(torch.from_numpy(y), net(x).detach())
+
+
 @pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
 @pytest.mark.parametrize("family", ["binary", "hadamard"])
 def test_onnx(family, tmp_path):

@@ -52,6 +52,7 @@ def test_there_is_a_file_of_every_family_and_of_every_kind():
     assert len(first) == 49
     assert second == first | {"declared", "declared-statistics", "mixed-types"}
     assert third >= second | {"base", "base-begun", "rank", "centred", "eight-bits"}
+    assert "recognised" in third
     assert all(path.with_suffix(".json").is_file() for path in FILES)
 
 
@@ -82,3 +83,17 @@ def test_a_task_added_later_has_a_number_of_its_own(path):
     assert_output(output, expected["added"], expected["network"])
     names = {one["task"] for one in expected["tasks"]}
     assert set(model.tasks) - names == {"one more"}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if "recognised" in path.stem], ids=told)
+def test_tasks_are_recognised_as_they_were(path):
+    model, expected = read(path)
+    wanted, x = expected["recognised"], inputs(expected["network"])
+    for task, digests in zip(model.tasks, wanted["kept"], strict=True):
+        own = model.private_tensors(task)
+        assert {name: digest(own[name]) for name in own if "_input_" in name} == digests
+        assert len(digests) == 5
+    found = model.recognise(x)
+    assert_output(found.scores, wanted["scores"], expected["network"])
+    assert found.task == torch.tensor(wanted["scores"]).argmax(1).tolist()
+    assert len(set(found.task)) > 1

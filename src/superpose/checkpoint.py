@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from superpose import contexts
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, layers, private_state
+from superpose.nn.additions import drawn_numbers
 from superpose.nn.convert import Conversion
 from superpose.nn.custom import DeclaredLayer
 from superpose.nn.names import joined
@@ -352,7 +353,7 @@ def _own_of_format_1(model: Superposed, tensors: dict[str, Tensor]) -> dict[str,
         rows = []
         for task in tasks:
             kept = tensors.pop(_name_of_format_1(part, task))
-            drawn = part.layer.drawn_numbers(part.name, task)
+            drawn = drawn_numbers(part.layer, part.name, task)
             rows.append((kept if drawn is None else kept - drawn).reshape(-1))
         own[part.path] = tasks, torch.stack(rows)
     return own

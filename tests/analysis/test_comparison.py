@@ -139,3 +139,60 @@ def test_sums_in_cross_attention_are_predicted_part_by_part():
     assert first.predicted == pytest.approx(first.measured, rel=0.2)
     alike = sp.plan(models["b"], 4, "hadamard", method="sum", inputs=sides["b"])
     assert alike.layers[0].noise == pytest.approx(3, rel=0.2)
+
+
+OPTIONS = {
+    "base": {},
+    "low rank": {"rank": 2},
+    "centred": {"centre": "task"},
+    "centred rows": {"centre": "rows"},
+    "learned contexts": {"learnable": True},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_trained_model_is_measured_by_what_it_computes(options):
+    """Its gate, means, low-rank parts and learned contexts included, layer by layer."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 4)), inputs("abc")
+    model = sp.superpose(net, "phase", tasks=list("abc"), base=True, **options)
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    snapshots = {"b": net, "c": net}  # which never begin
+    for task in "ab":
+        for _ in range(3):
+            optimiser.zero_grad()
+            (model(x[task], task=task) - 3).square().mean().backward()
+            optimiser.step()
+        snapshots[task] = sp.unsuperpose(model, task).requires_grad_(False)
+        if task == "a":
+            now = {task: sp.unsuperpose(model, task) for task in "abc"}
+            same = sp.crosstalk(model, now, x)
+            assert [layer.measured for layer in same.layers] == [0, 0]
+            assert [sp.crosstalk(model, snapshots, x).outputs[task] for task in "bc"] == [0, 0]
+    found = sp.crosstalk(model.train(), snapshots, x)
+    assert model.training
+    assert all(layer.predicted is None for layer in found.layers)
+    read, before = sp.unsuperpose(model.eval(), "a"), snapshots["a"]
+    pairs = [(read[0](x["a"]), before[0](x["a"])), (read(x["a"]), before(x["a"]))]
+    for layer, (y, wanted) in zip(found.layers, pairs, strict=True):
+        noise = (y - wanted).double().square().sum() / wanted.double().square().sum()
+        assert noise > 1e-3
+        assert layer.measured == pytest.approx(noise.item() / 3, rel=1e-4)  # b and c have none
+
+
+@pytest.mark.parametrize("part", range(3), ids=["queries", "keys", "values"])
+def test_a_trained_model_is_measured_in_all_parts_of_its_attention(part):
+    torch.manual_seed(0)
+    model = sp.superpose(Crossing(), tasks=["a", "b"])
+    sides = {name: [torch.randn(5, 3, 64), torch.randn(5, 3, 64)] for name in "ab"}
+    before = {name: sp.unsuperpose(model, name) for name in "ab"}
+    with torch.no_grad():
+        model.attention.stored("in_proj_weight")[64 * part : 64 * (part + 1)] *= 2
+    found = sp.crosstalk(model, before, sides).layers[0]
+    inputs = {name: (x, 30 * y, y) for name, (x, y) in sides.items()}
+    noise = 0.0
+    for name, given in inputs.items():
+        weights = before[name].attention.in_proj_weight.split(64)
+        parts = [(z @ w.T).square().sum() for z, w in zip(given, weights, strict=True)]
+        noise += (parts[part] / sum(parts)).item() / 2
+    assert found.measured == pytest.approx(noise, rel=1e-4)

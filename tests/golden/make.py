@@ -167,6 +167,10 @@ KINDS = {
     "small-layers": ("mlp", partial(learned, "mlp", "hadamard", min_inputs=7)),
     "frozen": ("mlp", frozen),
     "eight-bits": ("mlp", partial(learned, "mlp", "hadamard")),
+    "recognised": (
+        "mlp",
+        partial(learned, "mlp", "hadamard", base=True, recognise=sp.nn.Statistics("0", 2, 0.1)),
+    ),
 }
 OPTIONS = {"eight-bits": {"dtype": torch.int8}}
 
@@ -196,9 +200,20 @@ def expected(model, name):
     apart = [(a - b).abs().max() for a in outputs.values() for b in outputs.values() if a is not b]
     assert min(apart) > 100 * tolerance(name) or name in COARSE, "tasks must be told apart"
     told = {"network": name, "tasks": tasks, "stored": digests(sp.unsuperpose(model))}
+    if model.superposition.conversion.recognise is not None:
+        told["recognised"] = recognised(model, x)
     if not isinstance(model, Packed):
         told["added"] = added_task(model, x)
     return told
+
+
+def recognised(model, x):
+    """What tasks keep of their inputs, and how far rows are from each: it names their task."""
+    kept = [
+        {name: digest(t) for name, t in model.private_tensors(task).items() if "_input_" in name}
+        for task in model.tasks
+    ]
+    return {"kept": kept, "scores": model.recognise(x).scores.double().tolist()}
 
 
 def added_task(model, x):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from learning.problems import make_net, make_stream
+from learning.problems import make_net, make_stream, stop_after
 
 import superpose as sp
 from superpose.learning import Doubt, Quiet, train
@@ -50,6 +50,28 @@ def test_what_is_seen_in_a_wrong_context_is_not_kept():
     for task in range(3):
         own = outcome.model.private_tensors(task)
         assert own["0.weight_input_rows"] == 150 * 16
+
+
+def test_tasks_that_have_not_begun_are_still_their_base():
+    """They are not taught doubt: what they compute is the base, which is no one's wrong context."""
+    net = make_net(units=128)
+    model = sp.superpose(net, "hadamard", tasks=3, base=True)
+    x = make_stream(rows=256).test(0)[0]
+    for steps, begun in ((20, 1), (170, 2)):
+        with pytest.raises(sp.learning.Interrupted):
+            train(model, make_stream(period=150, rows=256), "doubt", lr=3e-3, display=Quiet(),
+                  stop=stop_after(steps))  # fmt: skip
+        is_base = [torch.equal(model(x, task=task), net(x)) for task in range(3)]
+        assert is_base == [False] * begun + [True] * (3 - begun)
+
+
+def test_tasks_that_have_begun_are_doubtful_of_each_others_rows():
+    x = make_stream(rows=256).test(2)[0]
+    methods = [sp.learning.method(name, base=True) for name in ("hadamard", "hadamard+doubt")]
+    models = [learned(one)[0].model.eval() for one in methods]
+    with torch.no_grad():
+        plain, doubting = (certainty_of_wrong(model, x) for model in models)
+    assert doubting < plain - 0.05
 
 
 @pytest.mark.parametrize("options", [{"strength": -1}, {"samples": 0}])

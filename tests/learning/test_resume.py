@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning.problems import make_net, make_stream, stop_after
+from learning.problems import make_net, make_stream, same_weights, stop_after
 
+from superpose import superpose
 from superpose.errors import SuperposeError
 from superpose.learning import Interrupted, Quiet, method, train
 from superpose.learning.run_directory import RunDirectory, checkpoint, read_checkpoint, write
@@ -60,6 +61,33 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(tmp_path, name, options):
         assert torch.equal(value, resumed.model.state_dict()[key])
     assert resumed.timings["starts"] == 5
     assert "seconds" not in (tmp_path / "whole" / "result.json").read_text()
+
+
+WITH_A_BASE = ["hadamard", "hadamard+ewc", "hadamard+ewc-online", "hadamard+si", "hadamard+replay",
+               "hadamard+projection", "hadamard+projection-means", "hadamard+doubt"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_A_BASE)
+def test_with_a_base_too(tmp_path, name):
+    """What tasks have begun, seen and kept for themselves is part of what is saved."""
+    options = {"base": True, "rank": 1, "centre": "task", "recognise": True}
+    net, x = make_net(dropout=0.2).eval(), torch.randn(9, 8)
+    whole = learn(tmp_path / "whole", method(name, **options))
+    for steps in (3, 22, 12):  # in the first task, at its end, in the second
+        with pytest.raises(Interrupted, match="stopped after"):
+            learn(tmp_path / "stopped", method(name, **options), stop=stop_after(steps))
+    resumed = learn(tmp_path / "stopped", method(name, **options))
+    for file in SAME:
+        assert (tmp_path / "whole" / file).read_bytes() == (
+            tmp_path / "stopped" / file
+        ).read_bytes()
+    assert same_weights(whole.model, resumed.model)
+    model = superpose(net, "hadamard", tasks=3, **options)
+    hooks = name.partition("+")[2] or "standard"
+    with pytest.raises(Interrupted):
+        train(model, make_stream(period=25), hooks, display=Quiet(), stop=stop_after(40))
+    is_base = [torch.equal(model.eval()(x, task=task), net(x)) for task in range(3)]
+    assert is_base == [False, False, True]
 
 
 def test_ten_kills_at_random_moments():

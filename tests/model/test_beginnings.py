@@ -9,7 +9,7 @@ from networks import LAYERS, cnn, mlp
 from torch import nn
 
 import superpose as sp
-from superpose.model import private_state
+from superpose.model import layers, private_state
 
 
 def small_cnn(size):
@@ -160,3 +160,55 @@ def test_a_task_with_nothing_of_its_own_has_begun_in_states_and_files_too(tmp_pa
     rounded = sp.load(tmp_path / "many.safetensors", net)
     torch.testing.assert_close(rounded(x, task=0), model(x, task=0), rtol=0.05, atol=0.02)
     assert model.cost().private == 1
+
+
+def broken(model):
+    """The same model, whose shared weights are those of a training that went wrong."""
+    with torch.no_grad():
+        for layer in layers(model):
+            for name in layer.contexts:
+                flat = layer.stored(name).view(-1)
+                flat[::3], flat[1::3] = torch.nan, -torch.inf
+    return model
+
+
+@pytest.mark.parametrize(("name", "mixed"), WAYS)
+def test_weights_that_are_not_finite_do_not_reach_a_task_that_has_not_begun(name, mixed):
+    """Not its outputs, nor the gradient of what it is given, or has for itself."""
+    torch.manual_seed(0)
+    make, shape, options = NETWORKS[name]
+    net, x = make().double().eval(), torch.randn(4, *shape, dtype=torch.float64)
+    model = first_learned(net, x, mixed=mixed, **options).eval()
+    model(x, task=[0, 1, 2, 1])  # which way is right is found out with weights that are
+    expected = net(x)
+    broken(model)
+    assert not model(x, task=0).isfinite().any()
+    with torch.no_grad():
+        frozen = copy.deepcopy(net).requires_grad_(False)  # as a base is: PyTorch's products differ
+        assert torch.equal(model(x, task=1), frozen(x))
+        rows = model(x, task=[0, 1, 2, 1])
+        torch.testing.assert_close(rows[1:], expected[1:])
+        assert not rows[0].isfinite().any()
+    assert not model(x, task=[0, 1, 2, 1])[0].isfinite().any()  # nor is it hidden from others
+    x.requires_grad_()
+    found = model(x, task=[1, 2, 1, 2])
+    torch.testing.assert_close(found, expected)
+    (slope,) = torch.autograd.grad(net(x).sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), x)[0], slope)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler looks at
+def test_weights_that_are_not_finite_do_not_reach_it_compiled_or_exported():
+    torch._dynamo.reset()
+    net, x = mlp().eval(), torch.randn(6, 12)
+    model = broken(first_learned(net, x, centre="task", rank=1).eval())
+    compiled = torch.compile(model, backend="eager")
+    rows = torch.tensor([1, 2, 2, 1, 1, 2])
+    with torch.no_grad():
+        for given in (1, rows):
+            torch.testing.assert_close(compiled(x, task=given), net(x))
+        program = sp.exportable(model)
+        for given in (torch.tensor(1), rows):
+            exported = torch.export.export(program, (x,), {"task": given}).module()
+            torch.testing.assert_close(exported(x, task=given), net(x))
+        assert not exported(x, task=torch.zeros_like(rows)).isfinite().any()

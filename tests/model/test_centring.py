@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import superpose as sp
-from superpose.nn.additions import MOMENTUM
+from superpose.nn.centring import MOMENTUM
 
 CENTRED = ["conv1d", "conv2d", "conv2d circular", "conv2d groups", "conv3d", "linear over tokens"]
 

@@ -99,6 +99,41 @@ def test_models_from_transformers(make, family):
     assert torch.equal(identity(**inputs, task=1).logits, net(**inputs).logits)
 
 
+@pytest.mark.parametrize("options", [{}, {"rank": 2, "centre": "task"}], ids=["base", "all"])
+@pytest.mark.parametrize("make", [t5, bert])
+def test_fine_tunes_start_from_their_base(make, options):
+    """Law 9; T5 ties its table to the head, and its decoder reads what the encoder gives."""
+    torch.manual_seed(0)
+    net, inputs = make()
+    model = sp.superpose(net.eval(), "hadamard", tasks=3, base=True, **options).eval()
+    with torch.no_grad():
+        expected = net(**inputs).logits
+        assert torch.equal(model(**inputs, task=1).logits, expected)
+    optimiser = torch.optim.Adam(model.train().parameters(), 1e-2)
+    losses = []
+    for _ in range(12):
+        optimiser.zero_grad()
+        logits = model(**inputs, task=0).logits.flatten(0, -2)
+        loss = torch.nn.functional.cross_entropy(logits, torch.ones(len(logits)).long())
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+    with torch.no_grad():
+        assert torch.equal(model.eval()(**inputs, task=1).logits, expected)
+        mixed = model(**inputs, task=TASKS).logits
+        torch.testing.assert_close(mixed[[0, 2]], expected[[0, 2]], rtol=1e-4, atol=1e-4)
+        learned = model(**inputs, task=0).logits
+        torch.testing.assert_close(mixed[1], learned[1], rtol=1e-4, atol=1e-4)
+        assert (mixed[1] - expected[1]).abs().max() > 1e-2
+        torch.testing.assert_close(sp.unsuperpose(model, 0)(**inputs).logits, learned)
+        assert torch.equal(sp.unsuperpose(model, 1)(**inputs).logits, expected)
+        if make is t5:
+            given = inputs["input_ids"]
+            text = {"max_new_tokens": 4, "do_sample": False, "decoder_start_token_id": 0}
+            assert torch.equal(model.generate(given, task=1, **text), net.generate(given, **text))
+
+
 zoo = loaded("zoo")
 COMMITTED = json.loads(zoo.OUT.read_text())
 

@@ -236,3 +236,48 @@ def test_the_way_is_found_out_again_when_the_network_changes(way):
         torch.testing.assert_close(mixed, each(x))
         torch.testing.assert_close(gradients(model, mixed), gradients(model, each(x)))
         assert [torch.equal(y, x.T) for y in rest] == [True] * model.more
+
+
+class Turned(nn.Module):
+    """Its layer is given the tokens first; with as many tokens as rows that cannot be seen."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.layer = nn.Linear(6, 4, bias=bias)
+
+    def forward(self, x):
+        return self.layer(x.transpose(0, 1)).transpose(0, 1)
+
+
+def learned_by_all(model):
+    """Each task has learned from inputs around a mean of its own."""
+    optimiser = torch.optim.SGD(model.train().parameters(), 0.5)
+    for task in model.tasks:
+        optimiser.zero_grad()
+        model(torch.randn(3, 3, 6) + 4 * task, task=task).square().mean().backward()
+        optimiser.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("family", "bias", "options"),
+    [
+        pytest.param("hadamard", False, {"base": True}, id="weights that are closed to all"),
+        pytest.param("identity", False, {"centre": "task"}, id="means of nothing yet"),
+        pytest.param("identity", True, {}, id="biases that are the same"),
+    ],
+)
+def test_the_way_is_right_for_what_tasks_will_have(family, bias, options):
+    """It is found out before any of them has learned, when nothing tells them apart."""
+    torch.manual_seed(0)
+    model = sp.superpose(Turned(bias), family, tasks=3, **options).eval()
+    x, tasks = torch.randn(3, 3, 6), [0, 1, 2]
+    model(x, task=tasks)
+    found = model.summary().mixed
+    learned_by_all(model)
+    expected = rows_one_by_one(model, tasks, x)
+    torch.testing.assert_close(model(x, task=tasks), expected)
+    assert model.summary().mixed == found
+    assert "not direct" in found[0]
+    others = [rows_one_by_one(model, [task] * 3, x) for task in (0, 1)]
+    assert (others[0] - others[1]).abs().max() > 1e-2

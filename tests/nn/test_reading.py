@@ -122,3 +122,16 @@ def test_a_weight_can_be_set_while_a_task_is_chosen():
     assert model.inner.weight.abs().max() == 0
     model.inner.weight = nn.Parameter(torch.ones(6, 7))
     assert torch.equal(model.state_dict()["inner.weight"], torch.ones(6, 7))
+
+
+def test_a_layer_that_is_only_read_has_no_mean_and_is_not_told_as_centred():
+    """Its inputs are never seen; that is known once the other layers have seen theirs."""
+    model = sp.superpose(Reads(), tasks=3, centre="task")
+    assert "inner.weight" in model.summary().centred
+    model.eval()(torch.randn(5, 7), task=1)
+    assert "inner.weight" in model.summary().centred
+    model.train()(torch.randn(5, 7), task=1)
+    assert model.summary().centred == ["called.weight"]
+    by_rows = sp.superpose(Reads(), tasks=3, centre="rows")
+    by_rows(torch.randn(5, 7), task=1)
+    assert by_rows.summary().centred == ["inner.weight", "kernel.weight", "called.weight"]

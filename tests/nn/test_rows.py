@@ -80,3 +80,24 @@ def test_rows_of_many_tasks_are_dropped_out_while_training_only(make):
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
     last = sp.superpose(First(nn.LSTM(8, 8, 2, batch_first=True, dropout=1.0)), tasks=4)
     assert last(x, task=TASKS).abs().max() > 0, "the last layer's output is not dropped out"
+
+
+def test_rows_are_second_only_where_something_comes_before_the_features():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer = nn.Linear(6, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.outer(self.inner(x).mean(0))
+
+    model = randomise_private(sp.superpose(Pooled(), tasks=4, batch_dim=1))
+    x = torch.randn(5, 3, 6)  # (tokens, rows, features), and 3 features for 3 rows in the end
+    each = [model(x[:, i : i + 1], task=task) for i, task in enumerate((2, 0, 1))]
+    torch.testing.assert_close(model(x, task=[2, 0, 1]), torch.cat(each))
+    assert model.summary().mixed == ["direct"]
+
+
+def test_channels_are_not_taken_for_rows():
+    with pytest.raises(sp.SuperposeError, match=r"is given \(3, 5, 5\) in a batch of 3 rows"):
+        sp.nn.Conv2d(3, 4, 3)(torch.randn(3, 5, 5), task=[0, 1, 2])

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+import superpose as sp
 from superpose.errors import SuperposeError
 from superpose.nn.statistics import FLOOR, PRIOR, Statistics, Usual
 
@@ -132,3 +134,13 @@ def test_wrong_options_are_named(options):
     (name,) = options
     with pytest.raises(SuperposeError, match=f"^{name}="):
         Statistics(**options)
+
+
+def test_layers_keep_as_many_rows_as_was_said_wherever_they_are():
+    wanted = sp.nn.Statistics(most=8)
+    model = sp.superpose(nn.Linear(4, 2), tasks=2, recognise=wanted, batch_dim=1)
+    for _ in range(3):
+        model(torch.randn(3, 6, 4), task=1)  # six rows of three tokens
+    own = model.private_tensors(1)
+    assert own["weight_input_rows"] == 12  # of the third batch, none
+    assert model.private_tensors(0)["weight_input_rows"] == 0

@@ -20,7 +20,7 @@ from superpose.analysis.summed import (
 from superpose.contexts import Identity
 from superpose.contexts.base import Composition
 from superpose.errors import SuperposeError
-from superpose.model import Superposed
+from superpose.model import Superposed, unsuperpose
 from superpose.nn.layer import Layer
 from superpose.nn.patterns import several_families
 from superpose.nn.quantised import full
@@ -37,7 +37,7 @@ from superpose.packing.inputs import (
 )
 from superpose.packing.least_squares import Moments, scale
 from superpose.packing.packed import Packed
-from superpose.packing.solve import Solve, bias_name, observe, read_out
+from superpose.packing.solve import BIASES, Solve, bias_name, observe, read_out
 from superpose.packing.sources import Source, Sources
 
 
@@ -84,9 +84,9 @@ def crosstalk(
 
     Where the weights are a sum, a layer is measured on the inputs that it had in the model alone,
     and predicted by Proposition 2; where they were solved, on those it has now, and predicted by
-    what the inputs of the tasks fill of it. A model that was trained has no prediction, nor has one
-    that was packed by another method, a sum with composed contexts, or one that was solved with
-    contexts that turn nothing.
+    what the inputs of the tasks fill of it. A model that was trained is measured on the inputs that
+    it has now, too, and has no prediction; nor has one that was packed by another method, a sum
+    with composed contexts, or one that was solved with contexts that turn nothing.
     """
     names = packed.superposition.names
     for task in names:
@@ -104,8 +104,8 @@ def crosstalk(
     rows = {task: Rows.of(task, inputs[task]) for task in names}
     with quiet_run(), evaluating(packed):
         ordered = in_order(sources.open(first), weights, rows[first][:2])
-        found = []
-        for place, (weight, calls) in enumerate(ordered):
+        found = [] if method is not None else _trained(packed, ordered, sources, rows, batch_size)
+        for place, (weight, calls) in enumerate(ordered if method is not None else ()):
             done = [w for w, _ in ordered[:place]]
             if summed:
                 one = _summed(packed, weight, calls, sources, rows, predictable)
@@ -128,6 +128,46 @@ def _outputs(
         now.append(logits(packed(*batch.positional, task=task, **batch.named)))
         alone.append(logits(batch.through(net)))
     return torch.cat(now), torch.cat(alone)
+
+
+def _trained(
+    model: Superposed,
+    ordered: list[tuple[Weight, int]],
+    sources: Sources,
+    rows: dict[Any, Rows],
+    batch_size: int,
+) -> list[LayerCrosstalk]:
+    """The noise of each layer on the inputs that it has now, in the network read out of the model.
+
+    So it is that of all that the model computes with: bases, means, low-rank parts, contexts that
+    were learned. A task in which a layer should give only zeros does not count, as below.
+    """
+    noise: list[list[float]] = [[] for _ in ordered]
+    for task in model.superposition.names:
+        now, alone = unsuperpose(model, task), sources.open(task)
+        for shares, (weight, calls) in zip(noise, ordered, strict=True):
+            error = energy = 0.0
+            for seed, batch in enumerate(rows[task].split(batch_size)):
+                y, wanted = (_given(net, weight, calls, batch, seed) for net in (now, alone))
+                error += float((y - wanted).abs().square().sum())
+                energy += float(wanted.abs().square().sum())
+            shares += [error / energy] if energy else []
+    return [
+        LayerCrosstalk(weight.plain, sum(shares) / max(len(shares), 1), None)
+        for shares, (weight, _) in zip(noise, ordered, strict=True)
+    ]
+
+
+def _given(net: nn.Module, weight: Weight, calls: int, rows: Rows, seed: int) -> Tensor:
+    """What a weight of a plain network, and its bias, give for the rows; flat."""
+    matrix = weight.matrix(net.get_parameter(weight.plain)).double()
+    bias = getattr(net.get_submodule(weight.layer.path), BIASES.get(weight.name, ""), None)
+    offset = None if bias is None else bias.view(matrix.shape[0], 1, -1)
+    found = []
+    for part in reaching(net, weight, calls, rows, {}, seed):
+        y = part.x.double() @ matrix[:, part.outputs].mT
+        found.append((y if offset is None else y + offset[..., part.outputs]).flatten())
+    return torch.cat(found)
 
 
 def _solved(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from superpose.errors import SuperposeError
 from superpose.learning.hooks import Hook
 from superpose.learning.labelled import Labelled
-from superpose.model import Superposed
+from superpose.model import Superposed, private_state
 from superpose.packing.inputs import evaluating
 
 
@@ -44,17 +44,32 @@ class Doubt(Hook):
         self.model = model
 
     def after_forward(self, batch: Labelled, logits: Tensor, loss: Tensor) -> Tensor:
-        """Add the cross-entropy with uniform targets under wrong contexts."""
+        """Add the cross-entropy with uniform targets under wrong contexts.
+
+        With a base, a task that has not begun to learn stays its base, and is taught no doubt.
+        """
         some = batch.by_row()[: self.samples]
         assert isinstance(some.context, Tensor)
-        numbers = torch.tensor(list(self.model.superposition.names.values()))
-        own = torch.searchsorted(numbers, some.context.cpu().contiguous())
+        given = some.context.cpu().contiguous()
+        numbers = self._begun(given)
+        if len(numbers) < 2:
+            return loss
+        own = torch.searchsorted(numbers, given)
         moved = torch.randint(1, len(numbers), own.shape, generator=self.generator)
         wrong = numbers[(own + moved) % len(numbers)]
         with evaluating(self.model):  # or wrong inputs would count as what the task has seen
             doubtful = self.model(some.x, task=wrong)
         uncertain: Tensor = -doubtful.log_softmax(1).mean()
         return loss + self.strength * uncertain
+
+    def _begun(self, now: Tensor) -> Tensor:
+        """The numbers of the tasks that learn or have learned, in order; all, without a base."""
+        names, state = self.model.superposition.names.values(), private_state(self.model)
+        learning = set(now.tolist())
+        has_base = state.mark is not None
+        return torch.tensor(
+            sorted(n for n in names if not has_base or n in learning or state.has_begun(n))
+        )
 
     def describe(self) -> dict[str, Any]:
         """Its name and options."""

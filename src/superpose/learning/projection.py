@@ -26,6 +26,7 @@ from superpose.learning.hooks import Hook
 from superpose.learning.labelled import Labelled
 from superpose.model import layers
 from superpose.nn.attention import MultiheadAttention
+from superpose.nn.centring import centred_inputs
 from superpose.nn.linear import LinearLayer
 from superpose.packing.inputs import Weight
 
@@ -113,7 +114,7 @@ class Projection(Hook):
                 selected = weight.layer.selected()[0]
                 context = selected.contexts[weight.name]
                 for part in weight.inputs(module, arguments, named, seed=0):
-                    centred = weight.layer.centred_inputs(selected, weight.name, part.x)
+                    centred = centred_inputs(weight.layer, selected, weight.name, part.x)
                     x = weight.bind(centred, context)  # (groups, rows, inputs)
                     x = x.mean(1, keepdim=True) if self.means else x
                     own.add_(x.mT @ x)

@@ -18,10 +18,12 @@ from superpose.errors import SuperposeError
 from superpose.model.batch import BatchDim
 from superpose.model.superposed import Superposed, layers, superposed_class
 from superpose.model.tasks import WHOLE, Name, Superposition, check_names, several
-from superpose.nn.additions import BEGUN
+from superpose.nn.additions import BEGUN, add
+from superpose.nn.binding import with_base
+from superpose.nn.centring import ROWS
 from superpose.nn.complex import complexify
 from superpose.nn.convert import AUTO, Conversion, check_skipped_apart, convert, restore
-from superpose.nn.layer import ROWS, Layer
+from superpose.nn.layer import Layer
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.private import PrivateState
 from superpose.nn.quantised import full, is_quantised
@@ -177,7 +179,7 @@ def build(
         _check_statistics(model)
         bound = (layer for layer in layers(model) if layer.contexts)
         first = min(bound, key=lambda layer: layer.path)
-        first.add(next(iter(first.contexts)), BEGUN)
+        add(first, next(iter(first.contexts)), BEGUN)
     private = PrivateState.put_into(layers(model))
     if start:
         private.add(names.values())
@@ -208,7 +210,7 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
                 own = nn.Parameter(full(base)) if is_quantised(base) else base
                 setattr(layer, name, own.requires_grad_())
         else:
-            _assign(layer, stored.in_all())
+            _assign(layer, with_base(stored))
         layer.unsuperpose()
     for name, parameter in plain.named_parameters(remove_duplicate=False):
         if name in model.superposition.held:

@@ -21,11 +21,12 @@ from superpose.errors import SuperposeError
 from superpose.model import probe, ways
 from superpose.model.batch import Batch
 from superpose.model.tasks import Ids, Name, Superposition, Task, check_names
-from superpose.nn.convert import AUTO, Summary, summarise
+from superpose.nn.convert import AUTO
+from superpose.nn.gate import closed_to
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
-from superpose.nn.private import RANK, STATE, Kept, PrivateState, by_row, is_private, modules
+from superpose.nn.private import RANK, STATE, Kept, PrivateState, is_private, modules
 from superpose.nn.quantised import check_learning
 from superpose.nn.selection import (
     NotDirect,
@@ -37,6 +38,7 @@ from superpose.nn.selection import (
     outside,
     untraced,
 )
+from superpose.nn.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from superpose.recognition import Evidence, Found
@@ -258,30 +260,9 @@ class Superposed(nn.Module):
         if isinstance(ids, tuple) and row is not None:
             row = row.unsqueeze(0)
         state = own[-1].private_state
-        private, closed = state.select(tasks), self._closed(state, tasks, device)
+        private, closed = state.select(tasks), closed_to(state, tasks, device)
         found = {la.path: la.select(tasks, private.get(la.path, {}), closed) for la in own}
-        if closed is not None:
-            found = {path: selected._replace(gate=(closed,)) for path, selected in found.items()}
         return Selection(row, found)
-
-    def _closed(self, state: PrivateState, tasks: Tasks, device: torch.device) -> Tensor | None:
-        """1 for a task that has not begun to learn, and is its base; None if all have begun.
-
-        A gradient that comes back through it begins the task. Those of `torch.func` do not: what is
-        learned by them is given to a pass.
-        """
-        if state.mark is None:
-            return None
-        waiting = [task for task in tasks.unique if not state.has_begun(task)]
-        if not waiting:
-            return None
-        with torch._C._DisableFuncTorch():  # in a transform nothing could be told of its gradient
-            each = [torch.tensor(float(task in waiting), device=device) for task in tasks.unique]
-            closed = by_row(each, tasks.row)
-            if torch.is_grad_enabled():
-                closed = nn.Parameter(closed)  # `requires_grad_` is refused in a transform
-                closed.register_hook(lambda gradient: state.begin(waiting))
-        return closed
 
     def tensors_of(self, number: int) -> dict[str, dict[str, Tensor]]:
         """For each layer, by its path, what a plain one needs to do what it does for a task."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from superpose import keys
+from superpose.errors import SuperposeError
 from superpose.keys import Key
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ INPUT_SHAPES: dict[str, Callable[[int, int], tuple[int, ...]]] = {  # of M featu
     "_input_basis": lambda features, rank: (rank, features),
 }
 ENDINGS = (CONTEXT, MEAN, SEEN, DOWN, UP, BEGUN, *INPUT_SHAPES)
-MOMENTUM = 0.05  # the least share that a new batch has in a running mean
 
 
 def added_to(layer: Layer, name: str) -> tuple[str, str] | None:
@@ -48,6 +48,35 @@ def added_to(layer: Layer, name: str) -> tuple[str, str] | None:
         if weight != name and weight in layer.contexts:
             return weight, ending
     return None
+
+
+def add(layer: Layer, weight: str, *endings: str) -> None:
+    """Give each task additions to a weight, whose names the plain layer must not have."""
+    names = [weight + ending for ending in endings]
+    taken = next((name for name in names if hasattr(layer, name)), None)
+    if taken is not None:
+        raise SuperposeError(
+            f"{layer.plain_class.__name__} {layer.path!r} already has {taken!r}, which each task "
+            f"is to have beside {weight!r}: rename it, or name the layer in skip"
+        )
+    layer.make_private(names)
+
+
+def add_rank(layer: Layer, rank: int) -> None:
+    """Give each task a low-rank part of each weight, where that is less than the weight."""
+    layer.rank = rank
+    for name in layer.contexts:
+        *_, outputs, inputs = layer.to_matrix(name, layer.stored(name)).shape
+        if rank * (outputs + inputs) < outputs * inputs:
+            add(layer, name, DOWN, UP)
+
+
+def drawn_numbers(layer: Layer, name: str, task: int) -> Tensor | None:
+    """What a learned context started from, by the name of its change; None for other names."""
+    if not name.endswith(CONTEXT):
+        return None
+    weight = name.removesuffix(CONTEXT)
+    return layer.contexts[weight].numbers(task).to(layer.real_like(weight))
 
 
 def start(layer: Layer, weight: str, ending: str) -> Tensor:

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from superpose.contexts import Family
 from superpose.errors import SuperposeError
-from superpose.nn.layer import MatrixLayout, derived
+from superpose.nn.layer import MatrixLayout
 from superpose.nn.linear import Linear
 from superpose.nn.selection import Selected, TaskIds
+from superpose.nn.standalone import derived
 
 
 class MultiheadAttention(MatrixLayout, nn.MultiheadAttention):

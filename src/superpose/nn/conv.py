@@ -8,10 +8,15 @@ from torch import Tensor, nn
 
 from superpose import functional
 from superpose.contexts import Context
-from superpose.nn.layer import ROWS, Layer, opened, standalone, unmoved
+from superpose.nn.binding import bound_weight
+from superpose.nn.centring import ROWS, shifted
+from superpose.nn.gate import opened, unmoved
+from superpose.nn.layer import Layer
+from superpose.nn.observing import observe
 from superpose.nn.quantised import full
 from superpose.nn.reading import of_active_task
 from superpose.nn.selection import Selected, TaskIds
+from superpose.nn.standalone import standalone
 
 Size = list[int] | None  # of the output that is wanted
 
@@ -81,15 +86,15 @@ class ConvLayer(Layer):
         context = selected.contexts.get("weight")
         x = functional.complex_like(x, weight)
         spatial = len(self.kernel_size)
-        self.observe(selected, self.features_last(x), rows)
+        observe(self, selected, self.features_last(x), rows)
         if rows is None:
             if context is not None:
-                weight = self.bound_weight(selected, "weight")
-            bias = self.shifted(selected, bias)
+                weight = bound_weight(self, selected, "weight")
+            bias = shifted(self, selected, bias)
             return self.convolve(x, weight, bias, self.groups, size)
         self.check_rows(x, rows, spatial + 2)
         y = self.by_row(selected, x, weight, rows, size)
-        own = self.shifted(selected, bias, rows)
+        own = shifted(self, selected, bias, rows)
         if own is None:
             return y
         return y + own.to(y.dtype).view(-1, self.out_channels, *[1] * spatial)
@@ -111,7 +116,7 @@ class ConvLayer(Layer):
         elif apart and context is not None and self.has_few_patches(x):
             y = self.by_patches(context, unmoved(x, selected.closed), weight)
         else:
-            own = weight if context is None else self.bound_weight(selected, "weight", rows)
+            own = weight if context is None else bound_weight(self, selected, "weight", rows)
             return self.convolve_each(x, own, rows, size)
         y = opened(y, selected.closed)
         return y if base is None else y + self.convolve(x, full(base), None, self.groups, size)

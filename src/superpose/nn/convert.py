@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from superpose.contexts import Identity
 from superpose.errors import SuperposeError
-from superpose.nn.additions import UP
+from superpose.nn.additions import add_rank
+from superpose.nn.centring import ROWS, TASK, add_mean
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.conv import ConvLayer
 from superpose.nn.custom import DeclaredLayer, Keeper, OwnLayer, is_vector
@@ -26,12 +26,13 @@ from superpose.nn.forms import (
     makes_weights,
     undeclared,
 )
-from superpose.nn.layer import ROWS, TASK, Binding, Layer
+from superpose.nn.layer import Binding, Layer
 from superpose.nn.names import inside, joined
 from superpose.nn.norm import NormLayer
+from superpose.nn.observing import keep_statistics
 from superpose.nn.pairing import pair
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
-from superpose.nn.private import Part, is_private
+from superpose.nn.private import Part
 from superpose.nn.registry import input_dims, told
 from superpose.nn.statistics import Statistics, as_statistics
 
@@ -160,73 +161,12 @@ def add_statistics(modules: dict[str, nn.Module], wanted: Statistics) -> list[Pa
         raise SuperposeError(
             f"recognise: rank={wanted.rank} is more than the {features} inputs of layer {name!r}"
         )
-    return able[name].add_statistics(wanted)
+    return keep_statistics(able[name], wanted)
 
 
 def restore(model: nn.Module) -> None:
     """Undo what `convert` did outside the layers."""
     _block_fast_paths(dict(model.named_modules()), on=True)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Names of tensors by what became of them."""
-
-    superposed: list[str]
-    private: list[str]
-    shared: list[str]
-    mixed: list[str]  # how mixed batches are computed, as far as it was found out
-    start: str  # what the model of a new task is
-    centred: list[str]  # of the superposed ones, those whose input is less its mean
-    low_rank: list[str]  # of the superposed ones, those that each task adds a low-rank part to
-    families: dict[str, list[str]]  # which of the superposed ones each family binds
-
-    def __str__(self) -> str:
-        several = len(self.families) > 1
-        by_family = {f"superposed, {one}": names for one, names in self.families.items()}
-        kinds = {
-            **(by_family if several else {"superposed": self.superposed}),
-            "private to each task": self.private,
-            "shared by all tasks": self.shared,
-            **({"centred": self.centred} if self.centred else {}),
-            **({"with a low-rank part of each task": self.low_rank} if self.low_rank else {}),
-            "tasks start from": [self.start],
-            "mixed batches": self.mixed or ["found out with the first one"],
-        }
-        return "\n".join(f"{kind}: {', '.join(names) or 'none'}" for kind, names in kinds.items())
-
-
-BASE = "the base, the network's own weights"
-PLAIN = "the network's own weights"
-SCRAMBLED = "scrambled weights, in which nothing is left of what the network had learned"
-
-
-def summarise(model: nn.Module, layers: Iterable[Layer], mixed: list[str], base: bool) -> Summary:
-    """Sort the tensors of a superposed model."""
-    layers = list(layers)
-    superposed = [joined(layer.path, name) for layer in layers for name in layer.contexts]
-    private = [joined(layer.path, name) for layer in layers for name in layer.private]
-    every = [*model.named_modules(remove_duplicate=False)]  # a layer may have several names
-    paths = [(path, layer) for path, layer in every if isinstance(layer, Layer)]
-    told = {joined(path, name) for path, la in paths for name in (*la.contexts, *la.private)}
-    rest = [name for name in model.state_dict() if not is_private(name)]
-    families: dict[str, list[str]] = {}
-    for layer in layers:
-        for name, context in layer.contexts.items():
-            families.setdefault(str(context.family), []).append(joined(layer.path, name))
-    shared = [name for name in rest if name not in told]
-    bound = [(joined(la.path, name), la, name) for la in layers for name in la.contexts]
-    kept = all(isinstance(la.contexts[name].family, Identity) for _, la, name in bound)
-    return Summary(
-        superposed,
-        private,
-        shared,
-        mixed,
-        BASE if base else PLAIN if kept else SCRAMBLED,
-        [path for path, layer, _ in bound if layer.centre is not None],
-        [path for path, layer, name in bound if name + UP in layer.private],
-        families,
-    )
 
 
 def _with_names(conversion: Conversion, model: nn.Module) -> Conversion:
@@ -298,9 +238,9 @@ def _become(
     module.superpose(plain, name, chosen, seed, batch_dim, binding)
     module.make_private(_tasks_own(module, conversion, entire))
     if conversion.rank:
-        module.add_rank(conversion.rank)
+        add_rank(module, conversion.rank)
     if conversion.centre == TASK:
-        module.add_mean()
+        add_mean(module)
     if not module.contexts and not module.private:
         module.unsuperpose()
 

@@ -7,10 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose import functional
-from superpose.nn.layer import Layer, MatrixLayout, opened, standalone, unmoved
+from superpose.nn.binding import base_matrix, bound_weight
+from superpose.nn.centring import centred, shifted
+from superpose.nn.gate import opened, unmoved
+from superpose.nn.layer import Layer, MatrixLayout
+from superpose.nn.observing import observe
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.reading import of_active_task
+from superpose.nn.rows import row_dim, rows_at
 from superpose.nn.selection import NotDirect, Selected, TaskIds
+from superpose.nn.standalone import standalone
 
 MANY_ROWS = 12  # a product with x costs what signs cost for this many times as many outputs
 
@@ -36,7 +42,7 @@ class LinearLayer(Layer):
         weight = selected.private.get("weight", self.stored("weight"))
         x = functional.complex_like(x, weight)
         bias = selected.private.get("bias", self.stored("bias"))
-        self.observe(selected, self.features_last(x), rows)
+        observe(self, selected, self.features_last(x), rows)
         if rows is not None:
             return self.add_bias(self.product(selected, "weight", x, rows), bias, rows)
         matrix = self.to_matrix("weight", weight)
@@ -44,9 +50,9 @@ class LinearLayer(Layer):
         if context is None:
             return F.linear(x, matrix, bias)
         if base is not None and self._has_many_rows(x):
-            whole = self.to_matrix("weight", self.bound_weight(selected, "weight"))
-            return F.linear(x, whole, self.shifted(selected, bias))
-        bound = unmoved(context.bind(self.centred(selected, "weight", x)), selected.closed)
+            whole = self.to_matrix("weight", bound_weight(self, selected, "weight"))
+            return F.linear(x, whole, shifted(self, selected, bias))
+        bound = unmoved(context.bind(centred(self, selected, "weight", x)), selected.closed)
         own_bias = bias if base is None else None
         y = opened(
             functional.linear(bound, matrix, own_bias, self.guides.get("weight")), selected.closed
@@ -55,7 +61,7 @@ class LinearLayer(Layer):
         if low_rank is not None:
             down, up = low_rank
             y = y + F.linear(F.linear(x, down), up)
-        return y if base is None else y + F.linear(x, self.base_matrix("weight"), bias)
+        return y if base is None else y + F.linear(x, base_matrix(self, "weight"), bias)
 
     def _has_many_rows(self, x: Tensor) -> bool:
         """Whether W₀ + W C(k) as one weight is less work than a product for each of the two."""
@@ -118,10 +124,10 @@ class Embedding(Layer, nn.Embedding):
             return self.look_up_one(selected.private["weight"], input)
         if self.max_norm is not None:
             raise NotDirect(self.path, f"shortens entries of its table (max_norm={self.max_norm})")
-        dim = self.row_dim
+        dim = row_dim(self)
         if input.ndim > 1 and input.shape[dim] == 1:  # positions, looked up once for all rows
             input = input.repeat_interleave(rows, dim)
-        front = input.movedim(self.rows_at(input.unsqueeze(-1), rows), 0)
+        front = input.movedim(rows_at(self, input.unsqueeze(-1), rows), 0)
         return self.look_up(selected, front).movedim(0, dim)
 
     def look_up_one(self, table: Tensor, input: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from superpose.errors import SuperposeError
 from superpose.nn.additions import BEGUN, DOWN, INPUT_SHAPES, UP, added_to
 from superpose.nn.names import joined
-from superpose.nn.selection import Tasks
+from superpose.nn.selection import Tasks, by_row
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
@@ -436,11 +436,3 @@ def is_private(name: str) -> bool:
 def is_sharded(tensor: Tensor) -> bool:
     """Whether it is a `DTensor`, of which each process has a part."""
     return hasattr(tensor, "placements")
-
-
-def by_row(tensors: list[Tensor], row: Tensor | None) -> Tensor:
-    """The one tensor itself, or a new one that has `tensors[row[i]]` in row i."""
-    if row is None:
-        return tensors[0]
-    stacked = torch.stack(tensors)
-    return stacked if len(tensors) == len(row) else stacked.index_select(0, row)

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from superpose.errors import SuperposeError
-from superpose.nn.layer import MatrixLayout, standalone
+from superpose.nn.layer import MatrixLayout
 from superpose.nn.selection import Selected, TaskIds
+from superpose.nn.standalone import standalone
 
 State = Tensor | tuple[Tensor, Tensor]
 

@@ -44,6 +44,14 @@ class Tasks(NamedTuple):
         return cls(list(slots), torch.from_numpy(row).to(device))
 
 
+def by_row(tensors: list[Tensor], row: Tensor | None) -> Tensor:
+    """The one tensor itself, or a new one that has `tensors[row[i]]` in row i."""
+    if row is None:
+        return tensors[0]
+    stacked = torch.stack(tensors)
+    return stacked if len(tensors) == len(row) else stacked.index_select(0, row)
+
+
 def whole_numbers(task: TaskIds) -> int | list[int]:
     """The task of a layer used by itself, which has no names for tasks."""
     ids = np.asarray(task.tolist() if isinstance(task, Tensor) else task)

@@ -7,6 +7,7 @@ from torch import nn
 
 from superpose.errors import SuperposeError
 from superpose.model import Name, layers
+from superpose.nn.binding import grouped
 from superpose.nn.names import joined
 from superpose.packing.methods import PackingMethod, PackingOptions
 from superpose.packing.packed import Packed, set_private
@@ -68,7 +69,7 @@ def add_term(packed: Packed, number: int, net: nn.Module, sign: int) -> None:
             own = net.get_parameter(joined(layer.path, tensor)).detach().double()
             if tensor in layer.bases:
                 own = own - layer.bases[tensor].detach().double()
-            context = layer.grouped(tensor, layer.contexts[tensor].derive(number))
+            context = grouped(layer, tensor, layer.contexts[tensor].derive(number))
             term = layer.from_matrix(tensor, context.unbind_weight(layer.to_matrix(tensor, own)))
             target = getattr(layer.slot(number), tensor)
             with torch.no_grad():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from superpose.contexts import Context
 from superpose.errors import SuperposeError
 from superpose.model import layers
+from superpose.nn.binding import grouped
 from superpose.nn.conv import ForwardConv
 from superpose.nn.layer import Layer
 from superpose.nn.linear import LinearLayer
@@ -89,7 +90,7 @@ class Weight:
     def bind(self, x: Tensor, context: Context) -> Tensor:
         """C(k) x for inputs (groups, rows, features)."""
         bound = self.layer.contexts[self.name]
-        context = self.layer.grouped(self.name, context.to(x.device, x.dtype))
+        context = grouped(self.layer, self.name, context.to(x.device, x.dtype))
         if bound.dim == x.shape[-1]:
             return context.bind(x if bound.groups > 1 else x[0]).view(x.shape)
         groups, rows, _ = x.shape  # only the channels are bound, the same for each position

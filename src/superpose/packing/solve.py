@@ -39,6 +39,7 @@ from superpose.packing.packed import Packed, set_private
 from superpose.packing.sources import Sources
 
 HELD_OUT = 10  # one row in so many chooses the ridge
+BIASES = {"weight": "bias", "in_proj_weight": "in_proj_bias"}  # that join a weight's product
 
 
 class Solve(Joint):
@@ -110,7 +111,7 @@ def read_out(weights: Iterable[Weight], task: int) -> dict[str, Tensor]:
 
 def bias_name(weight: Weight) -> str | None:
     """The private tensor that is added to what this weight gives, if there is one."""
-    name = {"weight": "bias", "in_proj_weight": "in_proj_bias"}.get(weight.name, "")
+    name = BIASES.get(weight.name, "")
     return name if name in weight.layer.private else None
 
 

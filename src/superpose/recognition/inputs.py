@@ -11,7 +11,9 @@ from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, layers
 from superpose.model.batch import Batch
 from superpose.nn.additions import INPUT_SHAPES, MEAN, SEEN
-from superpose.nn.layer import TASK, Layer
+from superpose.nn.centring import TASK
+from superpose.nn.layer import Layer
+from superpose.nn.observing import by_rows
 from superpose.nn.statistics import Usual, working
 from superpose.recognition.evidence import Evidence, Judged
 
@@ -105,7 +107,7 @@ def inputs_of(model: Superposed, layer: Layer, number: int, batch: Batch) -> Rea
             before.append(module)
             return
         given = arguments[0] if arguments else next(iter(named.values()))
-        found.append(layer.by_rows(layer.features_last(given)))
+        found.append(by_rows(layer, layer.features_last(given)))
         raise _Enough
 
     handles = [
