@@ -113,7 +113,8 @@ def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> Response
     head: dict[str, Any] = {
         "model_name": name,
         "model_version": answer.version,
-        "parameters": {"task": answer.task},
+        "parameters": {"task": answer.task}
+        | ({"unknown": answer.unknown} if answer.unknown else {}),
         "outputs": outputs,
     }
     if isinstance(told, str) and told:

@@ -258,6 +258,8 @@ def _answered(asked: Any, answer: Answer) -> Any:
         model_name=asked.model_name, model_version=answer.version, id=asked.id
     )
     response.parameters["task"].string_param = answer.task
+    if answer.unknown:
+        response.parameters["unknown"].string_param = answer.unknown
     for name, tensor in answer.outputs.items():
         response.outputs.add(name=name, datatype=tensor.datatype, shape=list(tensor.shape))
         response.raw_output_contents.append(tensor.to_bytes())
