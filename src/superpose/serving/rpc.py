@@ -51,6 +51,7 @@ class Rpc:
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
+                ("grpc.server_handshake_timeout_ms", int(limits.read_seconds * 1e3)),
             ],
             maximum_concurrent_rpcs=max(1, limits.bodies_bytes // limits.body_bytes) * 64,
         )

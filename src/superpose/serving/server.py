@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from superpose.errors import SuperposeError
+from superpose.serving.connection import Connection, end_late
 from superpose.serving.rest import Post, application
 from superpose.serving.rpc import Rpc
 from superpose.serving.service import Service
@@ -59,6 +60,7 @@ class Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 application(service, self._tokens, self._lifespan, posts or {}),
+                http=Connection,
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -127,7 +129,11 @@ class Server:
             except SuperposeError as error:  # told by `run`; uvicorn would print where it was
                 self._failure = error
                 self.stop()
-        beside = [asyncio.create_task(self.service.tell_every_second())]
+        connections, limits = self._uvicorn.server_state.connections, self.service.limits
+        beside = [
+            asyncio.create_task(self.service.tell_every_second()),
+            asyncio.create_task(end_late(connections, limits.read_seconds)),
+        ]
         repository = self.service.repository
         if self._watch:
             beside.append(asyncio.create_task(self._every(WATCH, repository.reload_if_changed)))
@@ -140,7 +146,7 @@ class Server:
             for task in beside:
                 task.cancel()
             if rpc is not None:
-                await rpc.stop(self.service.limits.drain_seconds)
+                await rpc.stop(limits.drain_seconds)
             await self.service.batcher.close()
             repository.replicas.leave()
 
