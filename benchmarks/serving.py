@@ -56,6 +56,8 @@ def plain() -> nn.Module:
 class Separate(nn.Module):
     """A plain model for each task; rows of a task are run together."""
 
+    recognisable = ()
+
     def __init__(self, tasks: int) -> None:
         super().__init__()
         self.tasks = [f"task {number}" for number in range(tasks)]
@@ -72,6 +74,8 @@ class Separate(nn.Module):
 
 class Adapters(nn.Module):
     """PEFT's mixed batch: one model, an adapter for each row."""
+
+    recognisable = ()
 
     def __init__(self, tasks: int) -> None:
         super().__init__()

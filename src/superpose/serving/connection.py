@@ -1,6 +1,6 @@
-"""HTTP connections that end: a client that sends half a request, or reads no answer, is let go.
+"""HTTP connections: each answer in one piece, and clients that stall or vanish are let go.
 
-uvicorn ends a connection that is silent between two requests. One that sent half a header, or that
+uvicorn ends a connection that is silent between two requests. One that sent half a request, or that
 does not read what it is sent, it would keep for ever.
 """
 
@@ -8,35 +8,53 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 HEADER_BYTES = 64 << 10  # of one request
+GONE = "superpose.gone"  # in the scope: what is called when the client goes away
 PHRASES = {408: "the request was not read in time", 431: "the headers are too large"}
 
 
 class Connection(HttpToolsProtocol):
-    """One connection; `since` is when it began to wait for a request, none while it serves one."""
+    """One connection; `since` is when it began to wait for a request, none when all of it came."""
 
-    since: float | None = None
-    _head: int | None = None  # bytes of headers so far; none if no headers are being read
-    _unsent = 0  # bytes of answers that the client has not taken, when it was looked at last
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.since: float | None = self.loop.time()
+        self._head: int | None = None  # bytes of headers so far; none if they are complete
+        self._unsent = 0  # bytes of answers that the client had not taken at the last look
+        self._gone: list[Callable[[], object]] = []
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
-        super().connection_made(transport)
-        self.since = self.loop.time()
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell those who work for the client."""
+        super().connection_lost(exc)
+        for leave in self._gone:
+            leave()
 
     def on_message_begin(self) -> None:
         """The headers begin."""
         super().on_message_begin()
-        self._head = 0
+        self.since, self._head = self.loop.time(), 0
 
     def on_headers_complete(self) -> None:
-        """The headers are there; who serves the request sees to it that its body comes in time."""
-        self.since = self._head = None
+        """The headers are there."""
+        self._head = None
+        self.scope[GONE] = self._gone  # type: ignore[literal-required]
         super().on_headers_complete()
+        if self.scope["method"] != "HEAD":  # whose answer has no body
+            self.cycle.transport = OnePiece(self.transport, self.cycle)  # type: ignore[assignment]
+
+    def on_message_complete(self) -> None:
+        """The request is there as a whole."""
+        self.since = None
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, if it is not there yet."""
@@ -74,6 +92,34 @@ class Connection(HttpToolsProtocol):
             b"".join([STATUS_LINE[status], head.encode(), b"connection: close\r\n\r\n", body])
         )
         self.transport.close()
+
+
+class OnePiece:
+    """The transport of one answer, whose head is sent together with its body.
+
+    Two writes would be two system calls, and would wake the client twice.
+    """
+
+    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
+        self._transport, self._cycle = transport, cycle
+        self._head: bytes | None = b""  # none after it was sent
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Send; the head waits for the first piece of the body, which always comes."""
+        if self._head is None or not self._cycle.response_started:  # which is a "100 Continue"
+            self._transport.write(data)
+        elif not self._head:
+            self._head = data
+        else:
+            self._transport.writelines([self._head, data])
+            self._head = None
+
+    def close(self) -> None:
+        """Send what waits, and close."""
+        if self._head:
+            self._transport.write(self._head)
+        self._transport.close()
 
 
 async def end_late(connections: set[Any], seconds: float) -> None:

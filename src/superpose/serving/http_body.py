@@ -12,7 +12,7 @@ from superpose.serving.request_error import RequestError
 from superpose.serving.service import Answer
 from superpose.serving.tensors import TensorData, from_bytes, from_list
 
-HEADER = "inference-header-content-length"
+HEADER = b"inference-header-content-length"
 
 
 def _no_constant(name: str) -> Any:
@@ -130,5 +130,5 @@ def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> Response
     return Response(
         b"".join([text, *parts]),
         media_type="application/octet-stream",
-        headers={HEADER: str(len(text))},
+        headers={HEADER.decode(): str(len(text))},
     )

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from superpose.serving.connection import GONE
 from superpose.serving.http_body import (
     HEADER,
     answered,
@@ -52,24 +53,25 @@ class Rest:
     def routes(self) -> list[Route]:
         """All paths; a task's name is percent-encoded in them."""
         model = "/v2/models/{name}"
-        one = [
-            ("/infer", "POST", self.infer),
-            ("", "GET", self.metadata),
-            ("/ready", "GET", self.model_ready),
-            ("/config", "GET", self.config),
-            ("/stats", "GET", self.statistics),
+        told = [
+            ("", self.metadata),
+            ("/ready", self.model_ready),
+            ("/config", self.config),
+            ("/stats", self.statistics),
         ]
-        several = (model, model + "/versions/{version}")
+        versions = model + "/versions/{version}"
         repository = "/v2/repository"
         return [
+            self._route(model + "/infer", "POST", self.infer),  # first: it is looked for most
             self._route("/v2/health/live", "GET", self.live, self._anyone),
             self._route("/v2/health/ready", "GET", self.ready, self._anyone),
             self._route("/v2", "GET", self.server),
             self._route("/v2/models/stats", "GET", self.statistics),
+            self._route(versions + "/infer", "POST", self.infer),
             *(
-                self._route(start + end, method, handler)
-                for start in several
-                for end, method, handler in one
+                self._route(start + end, "GET", handler)
+                for start in (model, versions)
+                for end, handler in told
             ),
             self._route(repository + "/index", "POST", self.index),
             self._route(
@@ -172,7 +174,7 @@ class Rest:
                 body = await self._body(request)
                 size = len(body)
                 self._bodies += size
-                asked, blob = split(body, request.headers.get(HEADER))
+                asked, blob = split(body, _header(request, HEADER))
                 inputs = inputs_of(asked, blob)
                 parameters = parameters_of(asked)
                 default = parameters.get("binary_data_output", False)
@@ -197,34 +199,27 @@ class Rest:
         return JSONResponse({"name": name})
 
     async def _body(self, request: Request) -> bytes:
-        """The whole body, within the limits of size and time."""
+        """The whole body, within the limits of size; its connection sees to that of time."""
         limits = self.service.limits
-        if request.headers.get("content-encoding", "identity") != "identity":
+        if _header(request, b"content-encoding") not in (None, "identity"):
             raise RequestError(415, "compressed requests are not read: send the body as it is")
-        told = request.headers.get("content-length", "0")
+        told = _header(request, b"content-length") or ""
         if told.isdecimal() and int(told) > limits.body_bytes:
             raise _too_large(limits.body_bytes)
         chunks: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(limits.read_seconds):
-                async for chunk in request.stream():
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    self._bodies += len(chunk)
-                    if size > limits.body_bytes:
-                        raise _too_large(limits.body_bytes)
-                    if self._bodies > limits.bodies_bytes:
-                        raise RequestError(
-                            429, "too many bytes of requests wait: try again later", 1
-                        )
-        except TimeoutError as error:
-            raise RequestError(
-                408, f"the request was not read within {limits.read_seconds} s"
-            ) from error
+            async for chunk in request.stream():
+                chunks.append(chunk)
+                size += len(chunk)
+                self._bodies += len(chunk)
+                if size > limits.body_bytes:
+                    raise _too_large(limits.body_bytes)
+                if self._bodies > limits.bodies_bytes:
+                    raise RequestError(429, "too many bytes of requests wait: try again later", 1)
         finally:
             self._bodies -= size
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return b"".join(chunks)
 
     def _anyone(self, header: str | None) -> None:
         """No token is needed."""
@@ -240,7 +235,7 @@ class Rest:
 
         async def handled(request: Request) -> Response:
             try:
-                allowed(request.headers.get("authorization"))
+                allowed(_header(request, b"authorization"))
                 return await handler(request)
             except RequestError as refusal:
                 return _error(refusal)
@@ -271,20 +266,35 @@ def application(
 
 
 async def _unless_gone(request: Request, work: Awaitable[Answer]) -> Answer:
-    """Stop waiting when the client disconnects."""
+    """Stop waiting when the client goes away; servers other than ours cancel by themselves."""
     current = asyncio.current_task()
     assert current is not None
-    gone = asyncio.ensure_future(request.receive())  # the body was read: what comes is the end
-    gone.add_done_callback(lambda told: None if told.cancelled() else current.cancel())
+    gone = False
+
+    def leave() -> None:
+        nonlocal gone
+        gone = True
+        current.cancel()
+
+    leaving = request.scope.get(GONE, [])
+    leaving.append(leave)
     try:
         return await work
     except asyncio.CancelledError:
-        if not gone.done():
+        if not gone:
             raise
         current.uncancel()
         raise ClientDisconnect from None
     finally:
-        gone.cancel()
+        leaving.remove(leave)
+
+
+def _header(request: Request, name: bytes) -> str | None:
+    """A header; Starlette's mapping of them takes a while to make, at each request."""
+    for own, value in request.scope["headers"]:
+        if own == name:
+            return value.decode("latin-1")
+    return None
 
 
 def _named(request: Request) -> tuple[str, str]:
@@ -298,7 +308,7 @@ def _error(refusal: RequestError, told: Any = None) -> Response:
         headers["retry-after"] = str(refusal.retry_after)
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
-    if refusal.status in (408, 413):
+    if refusal.status == 413:
         headers["connection"] = "close"  # the rest of the body is not read
     return JSONResponse({"error": told or refusal.message}, refusal.status, headers)
 

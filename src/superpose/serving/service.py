@@ -119,7 +119,7 @@ class Service:
             self._failed(task, 499, began)
             raise
         took = perf_counter_ns() - began
-        self.counts.setdefault(task, Counts()).succeeded(rows, took, results)
+        self._counts(task).succeeded(rows, took, results)
         self.metrics.succeeded(task, rows, took / 1e9)
         self.requests += 1
         self.rows += rows
@@ -275,8 +275,10 @@ class Service:
 
     async def _results(self, works: list[Rows], timeout: float | None) -> list[Result]:
         try:
+            if timeout is None:
+                return await self.batcher.submit(works)
             async with asyncio.timeout(timeout):
-                results = await self.batcher.submit(works)
+                return await self.batcher.submit(works)
         except TimeoutError as error:
             raise RequestError(408, f"not computed within the timeout of {timeout} s") from error
         except (RequestError, asyncio.CancelledError):
@@ -288,7 +290,6 @@ class Service:
             raise RequestError(
                 422, f"the network cannot compute these inputs ({reason})"
             ) from error
-        return results
 
     def _run(self, works: list[Rows]) -> list[Result]:
         """A batch, in the model's thread."""
@@ -343,7 +344,13 @@ class Service:
         self.metrics.failed(known, status)
         self.errors += 1
         if known is not None:
-            self.counts.setdefault(known, Counts()).failed(perf_counter_ns() - began)
+            self._counts(known).failed(perf_counter_ns() - began)
+
+    def _counts(self, task: str) -> Counts:
+        found = self.counts.get(task)
+        if found is None:
+            found = self.counts[task] = Counts()
+        return found
 
     def _totals(self) -> dict[str, int]:
         return {"requests": self.requests, "rows": self.rows, "errors": self.errors}
