@@ -6,7 +6,6 @@ import asyncio
 import gc
 import signal
 import socket
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -24,7 +23,6 @@ from superpose.serving.tokens import Tokens
 WATCH = 1.0  # seconds between looks at the file
 FOLLOW = 0.2  # and at what other processes changed
 CONNECTIONS = 4096
-SWITCH = 0.00005  # seconds after which the event loop and the model's thread let each other run
 
 
 class Server:
@@ -83,7 +81,6 @@ class Server:
         """Serve until told to stop; `started` is called when requests are answered."""
         self._uvicorn.when_started = started
         if threading.current_thread() is threading.main_thread():  # the process is the server's
-            sys.setswitchinterval(SWITCH)
             gc.collect()
             gc.freeze()  # modules stay: looking through them for garbage would stop all requests
         with self._socket:
