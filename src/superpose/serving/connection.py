@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect, Request
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 HEADER_BYTES = 64 << 10  # of one request
 GONE = "superpose.gone"  # in the scope: what is called when the client goes away
+R = TypeVar("R")
 PHRASES = {408: "the request was not read in time", 431: "the headers are too large"}
 
 
@@ -128,3 +130,27 @@ async def end_late(connections: set[Any], seconds: float) -> None:
         await asyncio.sleep(seconds / 4)
         for connection in list(connections):
             connection.end_if_late(seconds)
+
+
+async def unless_gone(request: Request, work: Awaitable[R]) -> R:
+    """Stop waiting when the client goes away; servers other than ours cancel by themselves."""
+    current = asyncio.current_task()
+    assert current is not None
+    gone = False
+
+    def leave() -> None:
+        nonlocal gone
+        gone = True
+        current.cancel()
+
+    leaving = request.scope.get(GONE, [])
+    leaving.append(leave)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not gone:
+            raise
+        current.uncancel()
+        raise ClientDisconnect from None
+    finally:
+        leaving.remove(leave)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.resources import files
@@ -16,20 +15,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from superpose.serving.connection import GONE
+from superpose.serving.connection import unless_gone
 from superpose.serving.http_body import (
     HEADER,
+    Bodies,
     answered,
+    header,
     inputs_of,
     json_object,
     objects,
     parameters_of,
+    refused,
     split,
     text_of,
 )
 from superpose.serving.openapi import description
 from superpose.serving.request_error import RequestError
-from superpose.serving.service import Answer, Service
+from superpose.serving.service import Service
 from superpose.serving.tokens import Tokens
 
 POLICY = (
@@ -48,7 +50,7 @@ class Rest:
     def __init__(self, service: Service, tokens: Tokens) -> None:
         self.service = service
         self.tokens = tokens
-        self._bodies = 0  # bytes of requests that are read or waited for
+        self._bodies = Bodies(service.limits)
 
     def routes(self) -> list[Route]:
         """All paths; a task's name is percent-encoded in them."""
@@ -94,9 +96,9 @@ class Rest:
 
         async def handler(request: Request) -> Response:
             try:
-                return JSONResponse(await answer(json_object(await self._body(request))))
+                return JSONResponse(await answer(json_object(await self._bodies.read(request))))
             except RequestError as refusal:
-                return _error(refusal, {"message": refusal.message, "code": refusal.status})
+                return refused(refusal, {"message": refusal.message, "code": refusal.status})
 
         return self._route(path, "POST", handler)
 
@@ -133,7 +135,7 @@ class Rest:
 
     async def index(self, request: Request) -> Response:
         """All names and their states."""
-        asked = json_object(await self._body(request) or b"{}")
+        asked = json_object(await self._bodies.read(request) or b"{}")
         return JSONResponse(self.service.index(asked.get("ready") is True))
 
     async def load(self, request: Request) -> Response:
@@ -168,13 +170,11 @@ class Rest:
     async def infer(self, request: Request) -> Response:
         """Run a request, unless its client goes away."""
         name, version = _named(request)
-        size = 0
-        try:
+        with self._bodies.held() as hold:
             with self.service.counting(name):
-                body = await self._body(request)
-                size = len(body)
-                self._bodies += size
-                asked, blob = split(body, _header(request, HEADER))
+                body = await self._bodies.read(request)
+                hold(len(body))
+                asked, blob = split(body, header(request, HEADER))
                 inputs = inputs_of(asked, blob)
                 parameters = parameters_of(asked)
                 default = parameters.get("binary_data_output", False)
@@ -185,41 +185,16 @@ class Rest:
             work = self.service.infer(
                 name, inputs, version=version, parameters=parameters, outputs=list(forms)
             )
-            answer = await _unless_gone(request, work)
-        finally:
-            self._bodies -= size
+            answer = await unless_gone(request, work)
         forms = {one: default if forms.get(one) is None else forms[one] for one in answer.outputs}
         binary = {one for one, form in forms.items() if form is True}
         return answered(name, asked.get("id"), answer, binary)
 
     async def _change(self, verb: str, request: Request) -> Response:
         name, _ = _named(request)
-        asked = json_object(await self._body(request) or b"{}")
+        asked = json_object(await self._bodies.read(request) or b"{}")
         await self.service.change(verb, name, parameters_of(asked))
         return JSONResponse({"name": name})
-
-    async def _body(self, request: Request) -> bytes:
-        """The whole body, within the limits of size; its connection sees to that of time."""
-        limits = self.service.limits
-        if _header(request, b"content-encoding") not in (None, "identity"):
-            raise RequestError(415, "compressed requests are not read: send the body as it is")
-        told = _header(request, b"content-length") or ""
-        if told.isdecimal() and int(told) > limits.body_bytes:
-            raise _too_large(limits.body_bytes)
-        chunks: list[bytes] = []
-        size = 0
-        try:
-            async for chunk in request.stream():
-                chunks.append(chunk)
-                size += len(chunk)
-                self._bodies += len(chunk)
-                if size > limits.body_bytes:
-                    raise _too_large(limits.body_bytes)
-                if self._bodies > limits.bodies_bytes:
-                    raise RequestError(429, "too many bytes of requests wait: try again later", 1)
-        finally:
-            self._bodies -= size
-        return b"".join(chunks)
 
     def _anyone(self, header: str | None) -> None:
         """No token is needed."""
@@ -235,12 +210,12 @@ class Rest:
 
         async def handled(request: Request) -> Response:
             try:
-                allowed(_header(request, b"authorization"))
+                allowed(header(request, b"authorization"))
                 return await handler(request)
             except RequestError as refusal:
-                return _error(refusal)
+                return refused(refusal)
             except ClientDisconnect:
-                return _error(RequestError(499, "the client is gone"))
+                return refused(RequestError(499, "the client is gone"))
 
         return Route(path, handled, methods=[method])
 
@@ -265,56 +240,9 @@ def application(
     return encoded
 
 
-async def _unless_gone(request: Request, work: Awaitable[Answer]) -> Answer:
-    """Stop waiting when the client goes away; servers other than ours cancel by themselves."""
-    current = asyncio.current_task()
-    assert current is not None
-    gone = False
-
-    def leave() -> None:
-        nonlocal gone
-        gone = True
-        current.cancel()
-
-    leaving = request.scope.get(GONE, [])
-    leaving.append(leave)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        current.uncancel()
-        raise ClientDisconnect from None
-    finally:
-        leaving.remove(leave)
-
-
-def _header(request: Request, name: bytes) -> str | None:
-    """A header; Starlette's mapping of them takes a while to make, at each request."""
-    for own, value in request.scope["headers"]:
-        if own == name:
-            return value.decode("latin-1")
-    return None
-
-
 def _named(request: Request) -> tuple[str, str]:
     parameters = request.path_params
     return unquote(parameters.get("name", "")), unquote(parameters.get("version", ""))
-
-
-def _error(refusal: RequestError, told: Any = None) -> Response:
-    headers = {}
-    if refusal.retry_after is not None:
-        headers["retry-after"] = str(refusal.retry_after)
-    if refusal.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    if refusal.status == 413:
-        headers["connection"] = "close"  # the rest of the body is not read
-    return JSONResponse({"error": told or refusal.message}, refusal.status, headers)
-
-
-def _too_large(most: int) -> RequestError:
-    return RequestError(413, f"the request has more than {most} bytes: send it in parts")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
