@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
 from typing import IO
 from uuid import uuid4
 
@@ -32,7 +33,8 @@ class Replicas:
         """Take part from now on, until the process ends."""
         if self._own is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            own = (self._folder / f"{os.getpid()}-{uuid4().hex}").open("w+")
+            name = f"{gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+            own = (self._folder / name).open("w+")
             fcntl.flock(own, fcntl.LOCK_EX)
             self._own = own
 

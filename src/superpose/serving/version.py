@@ -32,6 +32,7 @@ class Options:
     inputs: tuple[TensorSpec, ...] = ()
     pad: Mapping[str, float] = field(default_factory=dict)  # inputs that may be of different sizes
     device: str = "cpu"
+    map_weights: bool = False  # from a copy in the state's directory: many processes, one memory
 
 
 @dataclass(eq=False)
