@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -207,6 +208,10 @@ class _Uvicorn(uvicorn.Server):
         """A drained stop is a good end: the signal is not raised again after it."""
         if threading.current_thread() is not threading.main_thread():
             yield
+            return
+        if sys.platform == "win32":  # its event loop takes no signals
+            with super().capture_signals():
+                yield
             return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
