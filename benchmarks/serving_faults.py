@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python benchmarks/serving_faults.py --out results/serving/faults.json
     … --only killed --ray-python .clients/ray/bin/python
 
-`killed` needs an environment with the extra `ray`, such as that of `make ray`; it is left out
-without one. Every trial is against `superpose serve` in a process of its own, on loopback. Every answer is
-compared with the model in process; one that differs is counted as wrong.
+Every trial is against `superpose serve` in a process of its own, on loopback. Every answer is
+compared with the model in process; one that differs is counted as wrong. `killed` needs an
+environment with the extra `ray`, such as that of `make ray`; it is left out without one.
 """
 
 import asyncio
@@ -87,7 +87,8 @@ class Running:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        with self.process:
+            return self.process.wait(60)
 
     def post(self, path: str, body: bytes, control: bool = False) -> tuple[int, Any]:
         headers = {"authorization": f"Bearer {TOKEN}"} if control else {}
@@ -96,7 +97,8 @@ class Running:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+            with error:
+                return error.code, json.load(error)
 
     def infer(self, known: Known, task: str, row: int) -> tuple[int, bool]:
         """The status, and whether the answer is right."""

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -102,9 +102,7 @@ class ServeCommand(Network):
 
         inputs = tuple(map(TensorSpec.parse, self.inputs))
         options = Options(inputs, _padding(self.pad), self.device, self.on == "ray")
-        repository = Repository(
-            self.file.absolute(), self.make, options, name=self.name, state=self.state
-        )
+        repository = Repository(self.file, self.make, options, name=self.name, state=self.state)
         return Service(repository, self._limits())
 
     def _run_on_ray(self) -> None:
@@ -116,8 +114,14 @@ class ServeCommand(Network):
         if not self.file.is_file():
             raise SuperposeError(f"{self.file}: there is no such file")
         ray.init(include_dashboard=False, log_to_driver=False)
+        there = replace(  # replicas may have another working directory
+            self,
+            file=self.file.absolute(),
+            state=self.state and self.state.absolute(),
+            net=str(Path(self.net).absolute()) if self.net.endswith(".json") else self.net,
+        )
         cluster = Cluster(
-            self.service,
+            there.service,
             Scale(self.replicas, self.replica_cpus, self.replica_gpus),
             limits=self._limits(),
             tokens=self._tokens(),

@@ -53,10 +53,7 @@ class Replica:
         service = build()
         self._app = application(service, tokens, _nothing, {})
         self._running = running(service, tokens, watch)
-        await self._running.__aenter__()
-
-    async def __del__(self) -> None:
-        await self._running.__aexit__(None, None, None)
+        await self._running.__aenter__()  # until the process ends
 
     async def answer(
         self,
