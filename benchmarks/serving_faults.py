@@ -505,7 +505,7 @@ class Faults:
         if self.ray_python is not None:
             trials["killed"] = functools.partial(killed, python=str(self.ray_python))
         found = json.loads(self.out.read_text()) if self.only and self.out else {}
-        found["command"] = "python benchmarks/serving_faults.py"
+        found["command"] = "python benchmarks/serving_faults.py --ray-python PYTHON"
         with tempfile.TemporaryDirectory() as folder:
             known = Known(Path(folder))
             for name in self.only or trials:

@@ -65,7 +65,7 @@ class Handle:
 def handle(many, tmp_path, monkeypatch):
     ray, exceptions = types.ModuleType("ray"), types.ModuleType("ray.exceptions")
     serve = types.ModuleType("ray.serve")
-    exceptions.RayActorError, serve.shutdown, ray.serve = Died, lambda: None, serve
+    exceptions.RayActorError, serve.delete, ray.serve = Died, lambda name: None, serve
     for module in (ray, exceptions, serve):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     made = Handle(service_of(tmp_path))

@@ -128,6 +128,7 @@ class ServeCommand(Network):
             host=self.host,
             port=self.port,
             watch=self.watch,
+            name=f"superpose-{self.name or self.file.stem}",
         )
         text = f"{cluster.url} is the door to {self.replicas} replicas on Ray"
         cluster.run(lambda: self._tell(text, {"url": cluster.url, "replicas": self.replicas}))

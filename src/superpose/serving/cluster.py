@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from superpose.errors import SuperposeError
 from superpose.serving.connection import unless_gone
 from superpose.serving.http_body import Bodies, refused
 from superpose.serving.request_error import RequestError
@@ -26,7 +27,6 @@ from superpose.serving.server import Http, running
 from superpose.serving.service import Limits, Service
 from superpose.serving.tokens import Tokens
 
-NAME = "superpose"
 TRIES = 20  # replicas that a request is given to, one after the other, if they die
 PAUSE = 0.25  # seconds between two tries: a new replica has to start
 ONGOING = 512  # requests that a replica works on at a time; its own queue is counted in rows
@@ -60,7 +60,7 @@ class Replica:
         method: str,
         path: bytes,
         query: bytes,
-        headers: list[tuple[bytes, bytes]],
+        headers: Headers,
         body: bytes,
     ) -> Told:
         """The answer of the application."""
@@ -101,13 +101,14 @@ class Cluster(Http):
         host: str = "127.0.0.1",
         port: int = 8000,
         watch: bool = False,
+        name: str = "superpose",
     ) -> None:
+        self.name = name  # of the application on Ray
         self._limits = limits or Limits()
         self._bodies = Bodies(self._limits)
         self._ready = True
-        self._handle = _deployed(
-            build, scale or Scale(), tokens or Tokens(), watch, self._limits.drain_seconds
-        )
+        arguments = (build, tokens or Tokens(), watch)
+        self._handle = _deployed(name, arguments, scale or Scale(), self._limits.drain_seconds)
         app = Starlette(
             routes=[
                 Route("/v2/health/live", self._live, methods=["GET"]),
@@ -127,7 +128,7 @@ class Cluster(Http):
         try:
             yield
         finally:
-            await asyncio.to_thread(serve.shutdown)
+            await asyncio.to_thread(serve.delete, self.name)
 
     async def _live(self, request: Request) -> Response:
         return JSONResponse({"live": True})
@@ -178,14 +179,12 @@ async def _nothing(app: Any) -> AsyncIterator[None]:
     yield
 
 
-def _deployed(
-    build: Callable[[], Service], scale: Scale, tokens: Tokens, watch: bool, drain: float
-) -> Any:
+def _deployed(name: str, arguments: tuple[Any, ...], scale: Scale, drain: float) -> Any:
     """The handle of replicas that are started, on the cluster that this process is connected to."""
     from ray import serve
 
     deployment = serve.deployment(Replica).options(
-        name=NAME,
+        name="replica",
         num_replicas=scale.replicas,
         max_ongoing_requests=ONGOING,
         ray_actor_options={"num_cpus": scale.cpus, "num_gpus": scale.gpus},
@@ -193,4 +192,8 @@ def _deployed(
         health_check_period_s=1,
     )
     serve.start(http_options={"location": "NoServer"})
-    return serve.run(deployment.bind(build, tokens, watch), name=NAME, route_prefix=None)
+    try:
+        return serve.run(deployment.bind(*arguments), name=name, route_prefix=None)
+    except RuntimeError as error:
+        serve.delete(name)
+        raise SuperposeError(f"the replicas cannot start: {error}") from error

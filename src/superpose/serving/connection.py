@@ -59,8 +59,8 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, if it is not there yet."""
-        if not self.pipeline:
+        """Wait for the next request, if it is not there as a whole."""
+        if self.since is not None or not self.pipeline:
             self.since = self.loop.time()
         super().on_response_complete()
 
@@ -78,12 +78,18 @@ class Connection(HttpToolsProtocol):
         if self.since is not None and unsent < self._unsent:
             self.since = now  # it takes its answer, slowly
         self._unsent = unsent
-        if self.since is None or now - self.since < seconds:
+        if self.since is None or now - self.since < seconds or self._busy():
             return
         if unsent or self.transport.is_closing():
             self.transport.abort()
         else:
             self._refuse(408)
+
+    def _busy(self) -> bool:
+        """Whether a request that came as a whole is being served; what comes after it may wait."""
+        cycle = self.cycle
+        served = cycle is not None and not cycle.more_body and not cycle.response_complete
+        return served or bool(self.pipeline)
 
     def _refuse(self, status: int) -> None:
         if self.transport.is_closing():

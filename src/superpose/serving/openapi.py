@@ -14,7 +14,7 @@ STATUSES = {
     "403": "Control calls are off.",
     "404": "There is no such model, task or version.",
     "405": "There is no such method here.",
-    "408": "The timeout ended before the rows were computed.",
+    "408": "The timeout ended, or the request took too long to arrive.",
     "409": "The change cannot be made; what was served before still is.",
     "413": "The request is too large.",
     "415": "The body is compressed.",
