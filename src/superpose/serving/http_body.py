@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+try:
+    import orjson
+except ImportError:  # there are systems that it is not built for
+    orjson = None
 
 from superpose.serving.request_error import RequestError
 from superpose.serving.service import Answer, Limits
@@ -19,6 +24,18 @@ HEADER = b"inference-header-content-length"
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON; send binary data")
+
+
+def parsed(text: bytes) -> Any:
+    """What JSON says.
+
+    orjson, where it is installed, reads lists of numbers ten times as fast; of what it refuses the
+    standard library says why.
+    """
+    if orjson is not None:
+        with suppress(ValueError):
+            return orjson.loads(text)
+    return READER.decode(text.decode())
 
 
 READER = json.JSONDecoder(parse_constant=_no_constant)
@@ -93,7 +110,7 @@ def split(body: bytes, told: str | None) -> tuple[dict[str, Any], memoryview]:
 def json_object(text: bytes) -> dict[str, Any]:
     """An object of JSON, which has no NaN."""
     try:
-        found = READER.decode(text.decode())
+        found = parsed(text)
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
