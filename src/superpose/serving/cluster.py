@@ -195,5 +195,7 @@ def _deployed(name: str, arguments: tuple[Any, ...], scale: Scale, drain: float)
     try:
         return serve.run(deployment.bind(*arguments), name=name, route_prefix=None)
     except RuntimeError as error:
+        told = serve.status().applications[name].deployments["replica"].message
         serve.delete(name)
-        raise SuperposeError(f"the replicas cannot start: {error}") from error
+        lines = [line.strip() for line in told.splitlines() if "Error" in line] or [str(error)]
+        raise SuperposeError(f"the replicas cannot start: {lines[-1]}") from error
