@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test clients lint format docs clean
+.PHONY: setup demo test clients ray lint format docs clean
 
 setup: $(READY)
 
@@ -31,6 +31,13 @@ clients: $(READY)
 	$(PYTHON) -m venv .clients/schemathesis
 	.clients/schemathesis/bin/pip install --quiet schemathesis
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m clients tests/serving
+
+# The server on Ray, which brings two hundred megabytes of its own.
+ray: $(READY)
+	$(PYTHON) -m venv .clients/ray
+	.clients/ray/bin/pip install --quiet -c constraints.txt torch
+	.clients/ray/bin/pip install --quiet -c constraints.txt -e ".[ray,lab]"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m ray tests/serving
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -9,14 +9,20 @@ whatever else the machine does hits all of them; a ratio is of two turns of one 
 
 - `superpose`: one superposed model, 1, 8, 64 or 1,000 tasks.
 - `route`: `GET /v2/health/live` of the same server, which does nothing.
+- `reading`: a route of the same server that reads the same request and sends as many bytes back.
+- `json`: `superpose` of 64 tasks, with the numbers of request and answer as JSON.
 - `separate`: 64 plain models behind the same server and batcher, each run on its own rows.
 - `peft`: one model with 64 LoRA adapters of rank 8 and `adapter_names`, behind the same server and
   batcher (if peft is installed).
+
+The processor's time that a request takes is counted too, of the server and of the clients, which
+share the cores.
 """
 
 import asyncio
 import gc
 import json
+import os
 import platform
 import random
 import subprocess
@@ -30,6 +36,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import tyro
+from starlette.requests import Request
+from starlette.responses import Response
 from torch import Tensor, nn
 
 import superpose as sp
@@ -56,6 +64,8 @@ def plain() -> nn.Module:
 class Separate(nn.Module):
     """A plain model for each task; rows of a task are run together."""
 
+    recognisable = ()
+
     def __init__(self, tasks: int) -> None:
         super().__init__()
         self.tasks = [f"task {number}" for number in range(tasks)]
@@ -72,6 +82,8 @@ class Separate(nn.Module):
 
 class Adapters(nn.Module):
     """PEFT's mixed batch: one model, an adapter for each row."""
+
+    recognisable = ()
 
     def __init__(self, tasks: int) -> None:
         super().__init__()
@@ -111,6 +123,20 @@ class Fixed(sp.serving.Repository):
         self.version = sp.serving.Version(model, "0" * 64, sp.serving.Options(inputs))
 
 
+def reading_too(app: Any) -> Any:
+    """The application with one more path, which reads a request and does nothing with it."""
+    nothing = bytes(4 * CLASSES + 200)  # about as many as an answer has
+
+    async def asked(scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("path") != "/reading":
+            await app(scope, receive, send)
+            return
+        await Request(scope, receive).body()
+        await Response(nothing)(scope, receive, send)
+
+    return asked
+
+
 @dataclass
 class Child:
     """A server for a benchmark."""
@@ -123,10 +149,22 @@ class Child:
             Fixed(model_of(self.kind, self.tasks)), log=lambda *_, **__: None
         )
         server = sp.serving.Server(service, port=0, grpc_port=None)
+        server._uvicorn.config.app = reading_too(server._uvicorn.config.app)
         server.run(lambda: print(server.port, flush=True))
 
 
-def request_bytes(task: int, x: np.ndarray) -> bytes:
+def path_of(task: int) -> str:
+    return f"/v2/models/task%20{task}/infer"
+
+
+def json_bytes(task: int, x: np.ndarray) -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, INPUTS]}
+    body = json.dumps({"inputs": [{**tensor, "data": x.astype("<f4").ravel().tolist()}]}).encode()
+    head = f"POST {path_of(task)} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def request_bytes(path: str, x: np.ndarray) -> bytes:
     raw = x.astype("<f4").tobytes()
     head = json.dumps(
         {
@@ -143,7 +181,7 @@ def request_bytes(task: int, x: np.ndarray) -> bytes:
     ).encode()
     return (
         (
-            f"POST /v2/models/task%20{task}/infer HTTP/1.1\r\nHost: x\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: x\r\n"
             f"Inference-Header-Content-Length: {len(head)}\r\n"
             f"Content-Length: {len(head) + len(raw)}\r\n\r\n"
         ).encode()
@@ -195,7 +233,15 @@ class Client(asyncio.Protocol):
             self.done.set_exception(ConnectionError("the server closed a connection"))
 
 
-async def load(port: int, requests: list[bytes], clients: int, seconds: float) -> dict[str, float]:
+def processor_s(process: int) -> float:
+    """The processor's time that a process has had."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def load(
+    port: int, requests: list[bytes], clients: int, seconds: float, server: int
+) -> dict[str, float]:
     taken: list[float] = []
     loop = asyncio.get_running_loop()
     made = [
@@ -203,12 +249,13 @@ async def load(port: int, requests: list[bytes], clients: int, seconds: float) -
         for _ in range(clients)
     ]
     await asyncio.gather(*(client.done for _, client in made))  # all are accepted
-    began = time.perf_counter()
+    began, own, others = time.perf_counter(), time.process_time(), processor_s(server)
     for _, client in made:
         client.done, client.end = loop.create_future(), began + seconds
         client.send()
     await asyncio.gather(*(client.done for _, client in made))
     elapsed = time.perf_counter() - began
+    own, others = time.process_time() - own, processor_s(server) - others
     for transport, _ in made:
         transport.close()
     ordered = sorted(taken)
@@ -216,6 +263,8 @@ async def load(port: int, requests: list[bytes], clients: int, seconds: float) -
         "requests_per_s": len(taken) / elapsed,
         "p50_ms": 1e3 * ordered[len(ordered) // 2],
         "p99_ms": 1e3 * ordered[int(0.99 * (len(ordered) - 1))],
+        "server_us": 1e6 * others / len(taken),
+        "clients_us": 1e6 * own / len(taken),
     }
 
 
@@ -256,10 +305,16 @@ class Benchmark:
         generator = np.random.default_rng(0)
         bodies = {
             tasks: [
-                request_bytes(task, generator.standard_normal((1, INPUTS)))
+                request_bytes(path_of(task), generator.standard_normal((1, INPUTS)))
                 for task in (range(tasks) if tasks > 1 else [0] * 64)
             ]
             for tasks in TASKS
+        }
+        rows = generator.standard_normal((OTHERS, 1, INPUTS))
+        other = {
+            "route": [ROUTE],
+            "reading": [request_bytes("/reading", rows[0])],
+            "json": [json_bytes(task, x) for task, x in enumerate(rows)],
         }
         children = {}
         try:
@@ -267,7 +322,9 @@ class Benchmark:
                 command = [sys.executable, __file__, "child", kind, str(tasks)]
                 children[kind, tasks] = subprocess.Popen(command, stdout=subprocess.PIPE)
             ports = {key: int(child.stdout.readline()) for key, child in children.items()}
-            found = self._rounds(ports, bodies)
+            found = self._rounds(
+                {key: (port, children[key].pid) for key, port in ports.items()}, bodies, other
+            )
         finally:
             for child in children.values():
                 child.terminate()
@@ -280,26 +337,32 @@ class Benchmark:
         print(text)
 
     def _rounds(
-        self, ports: dict[Any, int], bodies: dict[int, list[bytes]]
+        self,
+        servers: dict[Any, tuple[int, int]],
+        bodies: dict[int, list[bytes]],
+        other: dict[str, list[bytes]],
     ) -> list[dict[str, Any]]:
         model = model_of("superpose", OTHERS).eval()
+        separate = model_of("separate", OTHERS).eval()
         pass_ms(model, 32, OTHERS)
         gc.collect()
         gc.freeze()  # the clients are not to stop for it either
         turns: list[tuple[str, int, int]] = []
         for clients in CLIENTS:
-            turns += [("route", 64, clients)]
-            turns += [(kind, tasks, clients) for kind, tasks in ports]
+            turns += [(kind, OTHERS, clients) for kind in other]
+            turns += [(kind, tasks, clients) for kind, tasks in servers]
         found = []
         for number in range(self.rounds + 1):
             one: dict[str, Any] = {
                 "pass of 1 row": pass_ms(model, 1, OTHERS),
+                "pass of 32 rows": pass_ms(model, 32, OTHERS),
                 "pass of 64 rows": pass_ms(model, 64, OTHERS),
+                "separate passes of 32 rows": pass_ms(separate, 32, OTHERS),
             }
             for kind, tasks, clients in turns:
-                port = ports["superpose" if kind == "route" else kind, tasks]
-                requests = [ROUTE] if kind == "route" else bodies[tasks]
-                told = asyncio.run(load(port, requests, clients, self.seconds))
+                port, server = servers["superpose" if kind in other else kind, tasks]
+                requests = other.get(kind) or bodies[tasks]
+                told = asyncio.run(load(port, requests, clients, self.seconds, server))
                 one[f"{kind}, {tasks} tasks, {clients} clients"] = told
             if number:  # the first is for warming up
                 found.append(one)
@@ -313,10 +376,11 @@ class Benchmark:
         def ratio(a: list[float], b: list[float]) -> dict[str, float]:
             return spread([x / y for x, y in zip(a, b, strict=True)])
 
-        kinds = [("route", 64), *(("superpose", tasks) for tasks in TASKS)]
-        kinds += [
-            (k, OTHERS) for k in ("separate", "peft") if f"{k}, 64 tasks, 1 clients" in found[0]
+        compared = [
+            k for k in ("json", "separate", "peft") if f"{k}, 64 tasks, 1 clients" in found[0]
         ]
+        kinds = [("route", 64), ("reading", 64), *(("superpose", tasks) for tasks in TASKS)]
+        kinds += [(kind, OTHERS) for kind in compared]
         extra = [
             p50 - route - own
             for p50, route, own in zip(
@@ -331,16 +395,18 @@ class Benchmark:
                 clients: ratio(each("superpose", 64, clients), each("superpose", 1, clients))
                 for clients in CLIENTS
             },
-            "superpose / route": {
-                clients: ratio(each("superpose", 64, clients), each("route", 64, clients))
-                for clients in CLIENTS
-            },
             **{
                 f"superpose / {kind}": {
                     clients: ratio(each("superpose", 64, clients), each(kind, 64, clients))
                     for clients in CLIENTS
                 }
-                for kind, _ in kinds[5:]
+                for kind in ("route", "reading", *compared)
+            },
+            "superposed / separate, in process": {
+                32: ratio(
+                    [one["separate passes of 32 rows"] for one in found],
+                    [one["pass of 32 rows"] for one in found],
+                )
             },
             "one client's extra ms": {1: spread(extra)},
             "superpose / in process, rows a second": {
@@ -365,7 +431,7 @@ class Benchmark:
                 f"{rows} row": spread(
                     [one[f"pass of {rows} row{'s' * (rows > 1)}"] for one in found]
                 )
-                for rows in (1, 64)
+                for rows in (1, 32, 64)
             },
             "served": [
                 {
@@ -374,7 +440,13 @@ class Benchmark:
                     "clients": clients,
                     **{
                         what: spread(each(kind, tasks, clients, what))
-                        for what in ("requests_per_s", "p50_ms", "p99_ms")
+                        for what in (
+                            "requests_per_s",
+                            "p50_ms",
+                            "p99_ms",
+                            "server_us",
+                            "clients_us",
+                        )
                     },
                 }
                 for kind, tasks in kinds

@@ -1,13 +1,17 @@
 """What the server does with clients that vanish, signals, changes, nonsense and too much of it all.
 
     OMP_NUM_THREADS=1 python benchmarks/serving_faults.py --out results/serving/faults.json
+    … --only killed --ray-python .clients/ray/bin/python
 
 Every trial is against `superpose serve` in a process of its own, on loopback. Every answer is
-compared with the model in process; one that differs is counted as wrong.
+compared with the model in process; one that differs is counted as wrong. `killed` needs an
+environment with the extra `ray`, such as that of `make ray`; it is left out without one.
 """
 
 import asyncio
+import functools
 import json
+import os
 import random
 import shutil
 import signal
@@ -61,9 +65,9 @@ class Known:
 class Running:
     """`superpose serve` as a process."""
 
-    def __init__(self, known: Known, *words: str) -> None:
+    def __init__(self, known: Known, *words: str, python: str = sys.executable) -> None:
         file = known.folder / "many.safetensors"
-        command = [sys.executable, "-m", "superpose", "serve", str(file), "--json"]
+        command = [python, "-m", "superpose", "serve", str(file), "--json"]
         net = ["--net", "superpose.lab:MLP", "--net-args", json.dumps(SIZES)]
         ports = ["--port", "0", "--grpc-port", "-1"]
         token = ["--control-token-file", str(known.folder / "token")]
@@ -83,7 +87,8 @@ class Running:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        with self.process:
+            return self.process.wait(60)
 
     def post(self, path: str, body: bytes, control: bool = False) -> tuple[int, Any]:
         headers = {"authorization": f"Bearer {TOKEN}"} if control else {}
@@ -92,7 +97,8 @@ class Running:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+            with error:
+                return error.code, json.load(error)
 
     def infer(self, known: Known, task: str, row: int) -> tuple[int, bool]:
         """The status, and whether the answer is right."""
@@ -417,26 +423,95 @@ def overloaded(known: Known, seconds: float) -> dict[str, Any]:
     }
 
 
+class Replicas:
+    """`superpose serve --on ray` with two replicas, which are known by their files."""
+
+    def __init__(self, known: Known, python: str) -> None:
+        self._folder = known.folder / "many.safetensors.serving" / "replicas"
+        words = ("--on", "ray", "--replicas", "2", "--replica-cpus", "0.5")
+        self.server = Running(known, *words, python=python)
+
+    def alive(self) -> list[int]:
+        numbers = [int(path.name.split("-")[-2]) for path in self._folder.iterdir()]
+        return [number for number in numbers if Path(f"/proc/{number}").exists()]
+
+    def kill_one(self, seconds: float = 120) -> None:
+        """Kill a replica, and wait until there is another one."""
+        killed = random.choice(self.alive())
+        os.kill(killed, signal.SIGKILL)
+        end = time.monotonic() + seconds
+        while len(set(self.alive()) - {killed}) < 2:
+            assert time.monotonic() < end, "Ray started no other replica"
+            time.sleep(0.1)
+
+
+def killed(known: Known, count: int, python: str = sys.executable) -> dict[str, Any]:
+    """kill -9 of one of two replicas on Ray, under load."""
+    replicas = Replicas(known, python)
+    answers: list[tuple[int, bool, float]] = []
+    over = threading.Event()
+
+    def asking() -> None:
+        while not over.is_set():
+            began = time.perf_counter()
+            told = replicas.server.infer(known, random.choice(TASKS), random.randrange(32))
+            answers.append((*told, time.perf_counter() - began))
+
+    watch = [threading.Thread(target=asking) for _ in range(4)]
+    for one in watch:
+        one.start()
+    try:
+        for _ in range(count):
+            replicas.kill_one()
+    finally:
+        over.set()
+        for one in watch:
+            one.join()
+        code = replicas.server.stop()
+        shutil.rmtree(known.folder / "many.safetensors.serving")
+    ordered = sorted(took for _, _, took in answers)
+    return {
+        "kills of a replica": count,
+        "requests": len(answers),
+        "failed": sum(status != 200 for status, _, _ in answers),
+        "wrong": sum(not right for _, right, _ in answers),
+        "ms, median and slowest": [
+            round(1e3 * ordered[len(ordered) // 2]),
+            round(1e3 * ordered[-1]),
+        ],
+        "exit code": code,
+    }
+
+
 @dataclass
 class Faults:
     out: Path | None = None
+    only: tuple[str, ...] = ()
+    """Trials to run; the others stay as they are in the file. All, if none is named."""
+    ray_python: Path | None = None
+    """The interpreter of an environment with Ray."""
     vanishing: int = 100
     terminated: int = 20
     changing: int = 1000
     fuzzed: int = 10_000
     overloaded: float = 60.0
+    killed: int = 20
 
     def run(self) -> None:
         random.seed(0)
-        found = {}
+        trials = {
+            trial.__name__: trial for trial in (vanishing, terminated, changing, fuzzed, overloaded)
+        }
+        if self.ray_python is not None:
+            trials["killed"] = functools.partial(killed, python=str(self.ray_python))
+        found = json.loads(self.out.read_text()) if self.only and self.out else {}
+        found["command"] = "python benchmarks/serving_faults.py --ray-python PYTHON"
         with tempfile.TemporaryDirectory() as folder:
             known = Known(Path(folder))
-            for trial in (vanishing, terminated, changing, fuzzed, overloaded):
-                found[trial.__name__] = trial(known, getattr(self, trial.__name__))
-                print(
-                    trial.__name__, json.dumps(found[trial.__name__]), file=sys.stderr, flush=True
-                )
-        text = json.dumps({"command": "python benchmarks/serving_faults.py", **found}, indent=1)
+            for name in self.only or trials:
+                found[name] = trials[name](known, getattr(self, name))
+                print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
+        text = json.dumps(found, indent=1)
         if self.out:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             self.out.write_text(text + "\n")

@@ -430,7 +430,20 @@ def serving() -> str:
             f"{row['p99_ms']['median']:.0f})"
             for row in rows
         ]
-        lines.append(f"| `{kind}` | {'–' if kind == 'route' else tasks} | {' | '.join(cells)} |")
+        shown = "–" if kind in ("route", "reading") else tasks
+        lines.append(f"| `{kind}` | {shown} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def serving_costs() -> str:
+    """The processor's time of a request, of the server and of the clients."""
+    found = json.loads((ROOT / "results/serving/speed.json").read_text())["served"]
+    lines = ["| served | tasks | server, µs | clients, µs |", "|---|---|---|---|"]
+    for row in found:
+        if row["clients"] == 32:
+            shown = "–" if row["kind"] in ("route", "reading") else row["tasks"]
+            costs = (f"{row[who]['median']:,.0f}" for who in ("server_us", "clients_us"))
+            lines.append(f"| `{row['kind']}` | {shown} | {' | '.join(costs)} |")
     return "\n".join(lines)
 
 
@@ -440,10 +453,16 @@ def serving_ratios() -> str:
     told_as = {
         "64 tasks / 1 task": ("requests a second of 64 tasks to those of one", 32),
         "superpose / route": ("requests a second to those of a route that does nothing", 32),
+        "superpose / reading": ("requests a second to those of a route that reads the same", 32),
         "superpose / separate": ("requests a second to those of 64 separate models", 32),
+        "superposed / separate, in process": (
+            "the same for a batch of 32 rows, without a server",
+            32,
+        ),
         "superpose / peft": ("requests a second to those of 64 adapters of PEFT", 32),
         "one client's extra ms": ("median ms above the route and the pass together", 1),
         "superpose / in process, rows a second": ("rows a second to the model in process", 128),
+        "superpose / json": ("requests a second to those with numbers as JSON", 32),
     }
     lines = ["| what | clients | goal | measured | spread |", "|---|---|---|---|---|"]
     for name, (what, clients) in told_as.items():
@@ -483,6 +502,7 @@ def _plain(value: Any) -> str:
 TABLES = {
     "serving": serving,
     "serving ratios": serving_ratios,
+    "serving costs": serving_costs,
     "faults": faults,
     "speed": speed,
     "first use": first_use,

@@ -15,7 +15,6 @@ from superpose import cli
 
 tables = loaded("tables")
 
-NOT_RUN = {"docs/serving.md"}  # its Python needs packages that do not go with ours
 QUESTIONS = [
     "how-do-i-add-a-task-later",
     "can-i-use-my-own-model",
@@ -56,8 +55,6 @@ WITH_PYTHON = [
 
 @pytest.mark.parametrize("path", WITH_PYTHON, ids=named)
 def test_python_runs_and_prints_what_the_page_shows(path, tmp_path, monkeypatch):
-    if named(path) in NOT_RUN:
-        pytest.skip("not yet")
     monkeypatch.chdir(tmp_path)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -67,10 +64,6 @@ def test_python_runs_and_prints_what_the_page_shows(path, tmp_path, monkeypatch)
             assert documents.agree(block.shown, real), (
                 f"line {block.line} prints\n{real}\nrun python tests/documents.py {named(path)}"
             )
-
-
-def test_pages_that_are_not_run_are_there():
-    assert set(map(named, WITH_PYTHON)) >= NOT_RUN
 
 
 def test_blocks_of_a_page(tmp_path):

@@ -1,6 +1,7 @@
-"""The packages of the extras `lab` and `serve`, and the error where one of them is missing."""
+"""The packages of the extras, and the error where one of them is missing."""
 
 import importlib.util
+import sys
 
 from superpose.errors import SuperposeError
 
@@ -15,11 +16,12 @@ EXTRAS = {
         "starlette": "starlette",
         "uvicorn": "uvicorn",
         "httptools": "httptools",
-        "uvloop": "uvloop",
+        **({} if sys.platform == "win32" else {"uvloop": "uvloop"}),  # there is none for Windows
         "prometheus_client": "prometheus-client",
         "grpc": "grpcio",
         "google.protobuf": "protobuf",
     },
+    "ray": {"ray.serve": "ray[serve]"},
 }
 """Of each extra, the modules and the packages that they come in."""
 

@@ -79,3 +79,11 @@ def test_errors_are_one_sentence(many, words, message, tmp_path, capsys):
     assert (stopped.value.code, out) == (1, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_ray_is_an_extra(many, monkeypatch, capsys):
+    monkeypatch.setattr("superpose.extras.installed", lambda module: module != "ray.serve")
+    with pytest.raises(SystemExit) as stopped:
+        main(["serve", "many.safetensors", *NET, "--on", "ray"])
+    assert stopped.value.code == 1
+    assert 'pip install "superpose[ray]"' in capsys.readouterr().err

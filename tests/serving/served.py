@@ -40,6 +40,18 @@ def saved(folder, tasks=TASKS, seed=0, name="many"):
     return made
 
 
+def recognising(folder):
+    """A model that remembers inputs of two tasks, and the inputs; its file is many.safetensors."""
+    model = sp.superpose(make(), "hadamard", tasks=["low", "high"], recognise=True).eval()
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(2, 64, INPUTS, generator=generator)
+    given = {"low": noise[0] - 4, "high": noise[1] + 4}
+    for task, own in given.items():
+        model.remember(own, task=task)
+    sp.save(model, folder / "many.safetensors")
+    return model, given
+
+
 def service_of(folder, limits=None, options=None, net=make, **named):
     lines = []
     repository = Repository(folder / "many.safetensors", net, options, **named)

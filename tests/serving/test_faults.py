@@ -46,6 +46,16 @@ def request(body, length=None, path=PATH):
     return head.encode() + body
 
 
+def answer_of(connection):
+    """The status of an answer, and that the server then ends the connection."""
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    answer.read()
+    assert connection.recv(1) == b""
+    connection.close()
+    return answer.status
+
+
 def test_a_client_that_vanishes_takes_its_rows_with_it(server, many, x):
     service = server.service
     gate = Gate(service.repository.version)
@@ -70,14 +80,86 @@ def test_half_a_request(many, tmp_path, x):
         for half in (b"POST ", b"POST / HTTP/1.1\r\nHost", request(body[:50], len(body))):
             raw(server, half).close()
         slow = raw(server, request(body[:50], len(body)))
-        answer = http.client.HTTPResponse(slow)
-        answer.begin()
-        assert answer.status == 408
-        answer.read()
-        assert slow.recv(1) == b""
-        slow.close()
+        assert answer_of(slow) == 408
         assert infer(server, "cats", x).status == 200
     assert server.service.batcher.waiting_rows == 0
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"",
+        b"POST ",
+        b"POST / HTTP/1.1\r\nHost",
+        b"\r\n\r\n",
+        b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf",
+    ],
+)
+def test_a_client_that_stops_in_a_request_is_let_go(many, tmp_path, x, half):
+    with serving(service_of(tmp_path, Limits(read_seconds=0.2))) as server:
+        slow = raw(server, half)
+        if b"live" in half:  # it is answered without its body, which is waited for no longer
+            answer = http.client.HTTPResponse(slow)
+            answer.begin()
+            answer.read()
+            slow.sendall(b"more")
+        assert answer_of(slow) == 408
+        connections = server._uvicorn.server_state.connections
+        until(lambda: not connections)
+        assert infer(server, "cats", x).status == 200
+
+
+def test_a_request_that_takes_longer_than_reading_may_is_answered(many, tmp_path, x):
+    """The time is the client's to send, not the model's to answer."""
+    with serving(service_of(tmp_path, Limits(read_seconds=0.1))) as server:
+        gate = Gate(server.service.repository.version)
+        body = json.dumps(asked(x)).encode()
+        patient = raw(server, request(body))
+        gate.entered.acquire()
+        patient.sendall(b"POST ")  # half of the next one, which may wait for the first one's answer
+        half = raw(server, b"POST ")
+        assert answer_of(half) == 408  # so the time is over
+        gate.open()
+        answer = http.client.HTTPResponse(patient)
+        answer.begin()
+        assert answer.status == 200
+        answer.read()
+        assert answer_of(patient) == 408
+
+
+def test_a_client_that_does_not_begin_grpc_is_let_go(many, tmp_path):
+    with serving(service_of(tmp_path, Limits(read_seconds=0.2))) as server:
+        slow = socket.create_connection(("127.0.0.1", server.grpc_port), timeout=60)
+        slow.sendall(b"PRI * HT")
+        while slow.recv(1000):
+            pass
+        slow.close()
+
+
+def test_headers_without_end(server, x):
+    greedy = raw(server, b"GET /v2 HTTP/1.1\r\n" + b"a: b\r\n" * 15_000)
+    assert answer_of(greedy) == 431
+    assert infer(server, "cats", x).status == 200
+
+
+def test_a_client_that_reads_no_answer_is_let_go(tmp_path):
+    class Wide(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.one(x).repeat(1, 2000)
+
+    torch.manual_seed(0)
+    sp.save(sp.superpose(Wide(), tasks=["cats", "dogs"]), tmp_path / "many.safetensors")
+    with serving(service_of(tmp_path, Limits(read_seconds=0.2), net=Wide)) as server:
+        body = json.dumps(asked(torch.randn(400, 4))).encode()  # answered by some 60 MB
+        deaf = raw(server, request(body))
+        connections = server._uvicorn.server_state.connections
+        until(lambda: connections)
+        until(lambda: not connections)
+        deaf.close()
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -1,15 +1,17 @@
 """Processes that serve one file change together."""
 
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 from serving.served import INPUTS, change, infer, make, rows, service_of, serving
 
 import superpose as sp
-from superpose.serving import Repository, repository
+from superpose.serving import Options, Repository, repository
 from superpose.serving.request_error import RequestError
 
 FILE = "many.safetensors"
@@ -116,6 +118,7 @@ def test_one_that_does_not_follow_is_told_of(two, monkeypatch):
     with pytest.raises(RequestError, match="1 other processes have not followed") as refused:
         two[0].unload("a")
     assert refused.value.status == 503
+    assert f"-{os.getpid()}-" in refused.value.message  # which
     two[1].replicas.leave()
     two[0].load("a")  # nobody is waited for
 
@@ -158,3 +161,32 @@ def test_two_servers(packed, tmp_path):
             )
         assert change(second, "unload", "c").status == 200
         assert infer(first, "c", x).status == 404
+
+
+def mapped_file(tensor):
+    """The file that the memory of a tensor is mapped from."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        where, _, _, _, _, *path = line.split(maxsplit=5)
+        start, end = (int(number, 16) for number in where.split("-"))
+        if start <= tensor.data_ptr() < end:
+            return path[0] if path else None
+    raise AssertionError("it is nowhere")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_weights_are_mapped_from_a_copy_that_nobody_writes_to(packed, tmp_path):
+    options = Options(map_weights=True)
+    one, other = (Repository(tmp_path / FILE, make, options) for _ in range(2))
+    x = torch.randn(3, INPUTS)
+    before = packed(x, task="a")
+    for repo in (one, other):
+        files = {mapped_file(p) for n, p in repo.version.model.named_parameters() if "." in n}
+        assert f"{tmp_path}/{FILE}.serving/mapped/{repo.version.digest}.safetensors" in files
+    (tmp_path / FILE).write_bytes(b"")  # in place
+    for repo in (one, other):
+        torch.testing.assert_close(repo.version.model(x, task="a"), before)
+    sp.save(packed, tmp_path / FILE)
+    one.load("c", {"file": "c.safetensors"})
+    folder = tmp_path / f"{FILE}.serving" / "mapped"
+    assert [path.stem for path in folder.iterdir()] == [one.version.digest]
+    torch.testing.assert_close(other.version.model(x, task="a"), before)  # it is mapped still

@@ -13,9 +13,10 @@ from serving.served import (
     Gate,
     asked,
     call,
+    change,
     infer,
-    make,
     path_of,
+    recognising,
     rows,
     service_of,
     serving,
@@ -23,7 +24,7 @@ from serving.served import (
     until,
 )
 
-import superpose as sp
+from superpose.serving import Limits
 from superpose.serving.version import digest_of
 
 
@@ -92,39 +93,53 @@ def test_auto_needs_a_model_that_recognises(server, x):
 
 
 def test_rows_are_answered_by_the_tasks_that_are_recognised(tmp_path):
-    net = make()
-    model = sp.superpose(net, "hadamard", tasks=["low", "high"], recognise=True).eval()
-    given = {"low": torch.randn(64, INPUTS) - 4, "high": torch.randn(64, INPUTS) + 4}
-    for task, own in given.items():
-        model.remember(own, task=task)
-    sp.save(model, tmp_path / "many.safetensors")
+    model, given = recognising(tmp_path)
     x = torch.stack([given["high"][0], given["low"][0], given["low"][1]])
     with serving(service_of(tmp_path)) as server:
-        reply = infer(server, "many", x, parameters={"task": "auto"})
+        gate = Gate(server.service.repository.version)
+        first = together(lambda: infer(server, "low", x))
+        gate.entered.acquire()
+        both = together(
+            lambda: infer(server, "many", x, parameters={"task": "auto"}),
+            lambda: infer(server, "low", x),
+        )
+        until(lambda: server.service.batcher.waiting_rows == 6)
+        gate.open()
+        reply, told = (one.result() for one in both)
+        assert first[0].result().status == 200
     found = ["high", "low", "low"]
     assert json.loads(reply.json["parameters"]["task"]) == found
+    assert "unknown" not in reply.json["parameters"]
     torch.testing.assert_close(rows(reply), model(x, task=found), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rows(told), model(x, task="low"), atol=1e-5, rtol=1e-5)
+    assert len(gate.batches) == 2  # rows that are told and rows that are recognised share one
 
 
-def test_a_model_that_recognises_is_asked(server, many, x):
-    version = server.service.repository.version
-
-    class Found:
-        task = torch.tensor([1, 0, 1])
-
-    def recognise(x):
-        return Found()
-
-    object.__setattr__(version.model, "recognise", recognise)
-    version.recognises = True
-    reply = infer(server, "many", x, parameters={"task": "auto"})
-    expected = many(x, task=["dogs", "cats", "dogs"])
-    torch.testing.assert_close(rows(reply), expected, atol=1e-5, rtol=1e-5)
-    assert json.loads(reply.json["parameters"]["task"]) == ["dogs", "cats", "dogs"]
-    Found.task = "dogs"
-    reply = infer(server, "many", x, parameters={"task": "auto"})
-    torch.testing.assert_close(rows(reply), many(x, task="dogs"), atol=1e-5, rtol=1e-5)
-    assert reply.json["parameters"] == {"task": "dogs"}
+def test_rows_that_fit_no_task_are_refused(tmp_path):
+    model, given = recognising(tmp_path)
+    x = torch.stack(
+        [given["high"][0], given["high"][0] + 90, given["low"][0], -90 + given["low"][0]]
+    )
+    with serving(service_of(tmp_path, Limits(batch_rows=3))) as server:  # in two parts
+        refused = infer(server, "many", x, parameters={"task": "auto"})
+        assert refused.status == 422
+        assert "rows 1, 3 fit none of the tasks" in refused.error
+        assert "unknown='nearest'" in refused.error
+        nearest = {"task": "auto", "unknown": "nearest"}
+        reply = infer(server, "many", x, parameters=nearest)
+        found = ["high", "high", "low", "low"]
+        assert {name: json.loads(text) for name, text in reply.json["parameters"].items()} == {
+            "task": found,
+            "unknown": [1, 3],
+        }
+        torch.testing.assert_close(rows(reply), model(x, task=found), atol=1e-4, rtol=1e-4)
+        wrong = infer(server, "many", x, parameters={"task": "auto", "unknown": "guess"})
+        assert (wrong.status, "'refuse' or 'nearest'" in wrong.error) == (400, True)
+        assert change(server, "unload", "low").status == 200
+        off = infer(server, "many", x, parameters=nearest)
+        assert off.status == 404
+        assert off.error.startswith("rows 2, 3 are of task 'low'")
+        assert infer(server, "many", x[:1], parameters={"task": "auto"}).status == 200
 
 
 def test_health_and_metadata(server, tmp_path):

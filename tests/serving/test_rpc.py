@@ -1,5 +1,6 @@
 """The protocol over gRPC."""
 
+import json
 import re
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from serving.served import (
     call,
     infer,
     path_of,
+    recognising,
     service_of,
     serving,
     together,
@@ -168,6 +170,27 @@ def test_errors_have_their_codes(client, x):
     code, _ = refused(client, "RepositoryModelUnload", model_name="cats")
     assert code == CODE.UNAUTHENTICATED
     assert client("ModelReady", name="birds").ready is False
+
+
+def test_a_task_that_is_recognised(tmp_path):
+    model, given = recognising(tmp_path)
+    x = torch.stack([given["high"][0], given["low"][0], given["low"][0] - 90])
+    auto = {"task": {"string_param": "auto"}}
+    nearest = auto | {"unknown": {"string_param": "nearest"}}
+    with serving(service_of(tmp_path)) as server:
+        client = Client(server)
+        code, told = refused(client, "ModelInfer", **fields("many", x, parameters=auto))
+        assert code == CODE.INVALID_ARGUMENT
+        assert told.startswith("rows 2 fit none of the tasks")
+        known = client("ModelInfer", **fields("many", x[:2], parameters=auto))
+        answer = client("ModelInfer", **fields("many", x, parameters=nearest))
+        client.channel.close()
+    found = ["high", "low", "low"]
+    assert json.loads(known.parameters["task"].string_param) == found[:2]
+    assert "unknown" not in known.parameters
+    assert json.loads(answer.parameters["task"].string_param) == found
+    assert json.loads(answer.parameters["unknown"].string_param) == [2]
+    torch.testing.assert_close(rows(answer), model(x, task=found), atol=1e-4, rtol=1e-4)
 
 
 def test_metadata_is_that_of_http(server, client):

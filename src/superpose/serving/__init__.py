@@ -1,5 +1,6 @@
 """Many models behind one standard protocol; needs the extra `serve`."""
 
+from superpose.serving.cluster import Cluster, Scale
 from superpose.serving.repository import Repository
 from superpose.serving.request_error import RequestError
 from superpose.serving.server import Server
@@ -10,10 +11,12 @@ from superpose.serving.tokens import Tokens
 from superpose.serving.version import Options, Version
 
 __all__ = [
+    "Cluster",
     "Limits",
     "Options",
     "Repository",
     "RequestError",
+    "Scale",
     "Server",
     "Service",
     "TensorData",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+from superpose.serving.service import NEAREST, REFUSE
 from superpose.serving.tensors import DATATYPES
 
 STATUSES = {
@@ -13,11 +14,11 @@ STATUSES = {
     "403": "Control calls are off.",
     "404": "There is no such model, task or version.",
     "405": "There is no such method here.",
-    "408": "The timeout ended before the rows were computed.",
+    "408": "The timeout ended, or the request took too long to arrive.",
     "409": "The change cannot be made; what was served before still is.",
     "413": "The request is too large.",
     "415": "The body is compressed.",
-    "422": "The network cannot compute these inputs, or JSON cannot write the answer.",
+    "422": "The network cannot compute these inputs, no task fits, or JSON has no such number.",
     "429": "The queue is full: try again after Retry-After seconds.",
     "503": "The server is stopping, or out of memory.",
 }
@@ -32,7 +33,11 @@ REQUEST = {
         "parameters": {
             "type": "object",
             "properties": {
-                "task": {"type": "string"},
+                "task": {"type": "string", "description": "of the whole model; or auto"},
+                "unknown": {
+                    "enum": [REFUSE, NEAREST],
+                    "description": "what is done with rows that fit no task, if task is auto",
+                },
                 "timeout": {"type": "integer", "minimum": 0, "description": "microseconds"},
                 "binary_data_output": {"type": "boolean"},
             },

@@ -7,13 +7,17 @@ and say so in their files.
 
 from __future__ import annotations
 
-import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
 from typing import IO
 from uuid import uuid4
+
+if sys.platform != "win32":
+    import fcntl
 
 
 class Replicas:
@@ -29,10 +33,11 @@ class Replicas:
         return self._own is not None
 
     def join(self) -> None:
-        """Take part from now on, until the process ends."""
-        if self._own is None:
+        """Take part from now on, until the process ends; not on Windows, which has other locks."""
+        if self._own is None and sys.platform != "win32":
             self._folder.mkdir(parents=True, exist_ok=True)
-            own = (self._folder / f"{os.getpid()}-{uuid4().hex}").open("w+")
+            name = f"{gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+            own = (self._folder / name).open("w+")
             fcntl.flock(own, fcntl.LOCK_EX)
             self._own = own
 

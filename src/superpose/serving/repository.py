@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -30,6 +31,7 @@ from superpose.packing import Packed
 from superpose.serving.replicas import Replicas
 from superpose.serving.request_error import RequestError
 from superpose.serving.version import Options, Version, digest_of
+from superpose.serving.weights import map_weights
 
 STATE = "state.json"
 FOLLOW = 30.0  # seconds that other processes have to follow a change
@@ -176,7 +178,7 @@ class Repository:
                 raise RequestError(
                     503,
                     f"it is done here, and {len(behind)} other processes have not followed within "
-                    f"{FOLLOW:g} s: ask again whether they did",
+                    f"{FOLLOW:g} s ({', '.join(sorted(behind)[:10])}): ask again whether they did",
                 )
             sleep(0.01)
             self.follow()  # others may wait for this one
@@ -228,7 +230,10 @@ class Repository:
 
     def _read(self, path: Path) -> Version:
         before = _looks(path)
-        version = Version(load(path, self._make()), digest_of(path), self._options)
+        model, digest = load(path, self._make()), digest_of(path)
+        if self._options.map_weights:
+            map_weights(model, self._copy(path, digest))
+        version = Version(model, digest, self._options)
         if _looks(path) != before:
             raise SuperposeError(f"{path.name} was changed while it was read: try again")
         if self.name in version.tasks:
@@ -236,6 +241,17 @@ class Repository:
                 f"the whole model and a task are both called {self.name!r}: use another --name"
             )
         return version
+
+    def _copy(self, path: Path, digest: str) -> Path:
+        """A file of these bytes that nobody writes to."""
+        folder = self.state / "mapped"
+        copy = folder / f"{digest}.safetensors"
+        if not copy.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            beside = folder / f".{digest}.{uuid4().hex}.part"
+            shutil.copyfile(path, beside)
+            beside.replace(copy)
+        return copy
 
     def _restored(self) -> Version:
         """The version of the last run, if the file is the one that it was."""
@@ -275,6 +291,10 @@ class Repository:
         for old in self.state.glob("*.safetensors"):
             if old.name != self._model:
                 old.unlink()
+        served = self._model or f"{self._source}.safetensors"
+        for old in self.state.glob("mapped/*.safetensors"):
+            if old.name != served:
+                old.unlink(missing_ok=True)
 
     def _path(self, name: Any) -> Path:
         """A file beside the served one, by its bare name."""

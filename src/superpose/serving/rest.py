@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.resources import files
@@ -16,19 +15,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from superpose.serving.connection import unless_gone
 from superpose.serving.http_body import (
     HEADER,
+    Bodies,
     answered,
+    header,
     inputs_of,
     json_object,
     objects,
     parameters_of,
+    refused,
     split,
     text_of,
 )
 from superpose.serving.openapi import description
 from superpose.serving.request_error import RequestError
-from superpose.serving.service import Answer, Service
+from superpose.serving.service import Service
 from superpose.serving.tokens import Tokens
 
 POLICY = (
@@ -47,29 +50,30 @@ class Rest:
     def __init__(self, service: Service, tokens: Tokens) -> None:
         self.service = service
         self.tokens = tokens
-        self._bodies = 0  # bytes of requests that are read or waited for
+        self._bodies = Bodies(service.limits)
 
     def routes(self) -> list[Route]:
         """All paths; a task's name is percent-encoded in them."""
         model = "/v2/models/{name}"
-        one = [
-            ("/infer", "POST", self.infer),
-            ("", "GET", self.metadata),
-            ("/ready", "GET", self.model_ready),
-            ("/config", "GET", self.config),
-            ("/stats", "GET", self.statistics),
+        told = [
+            ("", self.metadata),
+            ("/ready", self.model_ready),
+            ("/config", self.config),
+            ("/stats", self.statistics),
         ]
-        several = (model, model + "/versions/{version}")
+        versions = model + "/versions/{version}"
         repository = "/v2/repository"
         return [
+            self._route(model + "/infer", "POST", self.infer),  # first: it is looked for most
             self._route("/v2/health/live", "GET", self.live, self._anyone),
             self._route("/v2/health/ready", "GET", self.ready, self._anyone),
             self._route("/v2", "GET", self.server),
             self._route("/v2/models/stats", "GET", self.statistics),
+            self._route(versions + "/infer", "POST", self.infer),
             *(
-                self._route(start + end, method, handler)
-                for start in several
-                for end, method, handler in one
+                self._route(start + end, "GET", handler)
+                for start in (model, versions)
+                for end, handler in told
             ),
             self._route(repository + "/index", "POST", self.index),
             self._route(
@@ -92,9 +96,9 @@ class Rest:
 
         async def handler(request: Request) -> Response:
             try:
-                return JSONResponse(await answer(json_object(await self._body(request))))
+                return JSONResponse(await answer(json_object(await self._bodies.read(request))))
             except RequestError as refusal:
-                return _error(refusal, {"message": refusal.message, "code": refusal.status})
+                return refused(refusal, {"message": refusal.message, "code": refusal.status})
 
         return self._route(path, "POST", handler)
 
@@ -131,7 +135,7 @@ class Rest:
 
     async def index(self, request: Request) -> Response:
         """All names and their states."""
-        asked = json_object(await self._body(request) or b"{}")
+        asked = json_object(await self._bodies.read(request) or b"{}")
         return JSONResponse(self.service.index(asked.get("ready") is True))
 
     async def load(self, request: Request) -> Response:
@@ -166,13 +170,11 @@ class Rest:
     async def infer(self, request: Request) -> Response:
         """Run a request, unless its client goes away."""
         name, version = _named(request)
-        size = 0
-        try:
+        with self._bodies.held() as hold:
             with self.service.counting(name):
-                body = await self._body(request)
-                size = len(body)
-                self._bodies += size
-                asked, blob = split(body, request.headers.get(HEADER))
+                body = await self._bodies.read(request)
+                hold(len(body))
+                asked, blob = split(body, header(request, HEADER))
                 inputs = inputs_of(asked, blob)
                 parameters = parameters_of(asked)
                 default = parameters.get("binary_data_output", False)
@@ -183,48 +185,16 @@ class Rest:
             work = self.service.infer(
                 name, inputs, version=version, parameters=parameters, outputs=list(forms)
             )
-            answer = await _unless_gone(request, work)
-        finally:
-            self._bodies -= size
+            answer = await unless_gone(request, work)
         forms = {one: default if forms.get(one) is None else forms[one] for one in answer.outputs}
         binary = {one for one, form in forms.items() if form is True}
         return answered(name, asked.get("id"), answer, binary)
 
     async def _change(self, verb: str, request: Request) -> Response:
         name, _ = _named(request)
-        asked = json_object(await self._body(request) or b"{}")
+        asked = json_object(await self._bodies.read(request) or b"{}")
         await self.service.change(verb, name, parameters_of(asked))
         return JSONResponse({"name": name})
-
-    async def _body(self, request: Request) -> bytes:
-        """The whole body, within the limits of size and time."""
-        limits = self.service.limits
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise RequestError(415, "compressed requests are not read: send the body as it is")
-        told = request.headers.get("content-length", "0")
-        if told.isdecimal() and int(told) > limits.body_bytes:
-            raise _too_large(limits.body_bytes)
-        chunks: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(limits.read_seconds):
-                async for chunk in request.stream():
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    self._bodies += len(chunk)
-                    if size > limits.body_bytes:
-                        raise _too_large(limits.body_bytes)
-                    if self._bodies > limits.bodies_bytes:
-                        raise RequestError(
-                            429, "too many bytes of requests wait: try again later", 1
-                        )
-        except TimeoutError as error:
-            raise RequestError(
-                408, f"the request was not read within {limits.read_seconds} s"
-            ) from error
-        finally:
-            self._bodies -= size
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _anyone(self, header: str | None) -> None:
         """No token is needed."""
@@ -240,12 +210,12 @@ class Rest:
 
         async def handled(request: Request) -> Response:
             try:
-                allowed(request.headers.get("authorization"))
+                allowed(header(request, b"authorization"))
                 return await handler(request)
             except RequestError as refusal:
-                return _error(refusal)
+                return refused(refusal)
             except ClientDisconnect:
-                return _error(RequestError(499, "the client is gone"))
+                return refused(RequestError(499, "the client is gone"))
 
         return Route(path, handled, methods=[method])
 
@@ -270,41 +240,9 @@ def application(
     return encoded
 
 
-async def _unless_gone(request: Request, work: Awaitable[Answer]) -> Answer:
-    """Stop waiting when the client disconnects."""
-    current = asyncio.current_task()
-    assert current is not None
-    gone = asyncio.ensure_future(request.receive())  # the body was read: what comes is the end
-    gone.add_done_callback(lambda told: None if told.cancelled() else current.cancel())
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not gone.done():
-            raise
-        current.uncancel()
-        raise ClientDisconnect from None
-    finally:
-        gone.cancel()
-
-
 def _named(request: Request) -> tuple[str, str]:
     parameters = request.path_params
     return unquote(parameters.get("name", "")), unquote(parameters.get("version", ""))
-
-
-def _error(refusal: RequestError, told: Any = None) -> Response:
-    headers = {}
-    if refusal.retry_after is not None:
-        headers["retry-after"] = str(refusal.retry_after)
-    if refusal.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    if refusal.status in (408, 413):
-        headers["connection"] = "close"  # the rest of the body is not read
-    return JSONResponse({"error": told or refusal.message}, refusal.status, headers)
-
-
-def _too_large(most: int) -> RequestError:
-    return RequestError(413, f"the request has more than {most} bytes: send it in parts")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -51,6 +51,7 @@ class Rpc:
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
+                ("grpc.server_handshake_timeout_ms", int(limits.read_seconds * 1e3)),
             ],
             maximum_concurrent_rpcs=max(1, limits.bodies_bytes // limits.body_bytes) * 64,
         )
@@ -258,6 +259,8 @@ def _answered(asked: Any, answer: Answer) -> Any:
         model_name=asked.model_name, model_version=answer.version, id=asked.id
     )
     response.parameters["task"].string_param = answer.task
+    if answer.unknown:
+        response.parameters["unknown"].string_param = answer.unknown
     for name, tensor in answer.outputs.items():
         response.outputs.add(name=name, datatype=tensor.datatype, shape=list(tensor.shape))
         response.raw_output_contents.append(tensor.to_bytes())

@@ -10,55 +10,41 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Self
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from superpose.errors import SuperposeError
+from superpose.serving.connection import Connection, end_late
 from superpose.serving.rest import Post, application
 from superpose.serving.rpc import Rpc
-from superpose.serving.service import Service
+from superpose.serving.service import Limits, Service
 from superpose.serving.tokens import Tokens
 
 WATCH = 1.0  # seconds between looks at the file
 FOLLOW = 0.2  # and at what other processes changed
 CONNECTIONS = 4096
-SWITCH = 0.00005  # seconds after which the event loop and the model's thread let each other run
 
 
-class Server:
-    """A service on its ports; port 0 is any that is free.
+class Http:
+    """An ASGI application on its port; port 0 is any that is free.
 
     `run` serves until SIGTERM or SIGINT, then ends what it accepted. As a context manager it serves
-    in a thread: `with Server(service, port=0) as server: … server.url`. `posts` are paths of one's
-    own, such as /v1/embeddings, each with a function from the JSON of a request to its answer's.
+    in a thread.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        *,
-        tokens: Tokens | None = None,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        grpc_port: int | None = 8001,
-        watch: bool = False,
-        posts: Mapping[str, Post] | None = None,
-    ) -> None:
-        self.service = service
-        self.grpc_port = grpc_port
+    def __init__(self, app: ASGIApp, limits: Limits, host: str, port: int) -> None:
         self._host = host
-        self._watch = watch
-        self._tokens = tokens or Tokens()
         self._socket = _bound(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._started = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        limits = service.limits
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                application(service, self._tokens, self._lifespan, posts or {}),
+                app,
+                http=Connection,
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -68,8 +54,12 @@ class Server:
                 limit_concurrency=CONNECTIONS,
                 timeout_graceful_shutdown=int(limits.drain_seconds),
             ),
-            service,
+            self._stopping,
+            limits.read_seconds,
         )
+
+    def _stopping(self) -> None:
+        """No further request is accepted from now on."""
 
     @property
     def url(self) -> str:
@@ -81,7 +71,6 @@ class Server:
         """Serve until told to stop; `started` is called when requests are answered."""
         self._uvicorn.when_started = started
         if threading.current_thread() is threading.main_thread():  # the process is the server's
-            sys.setswitchinterval(SWITCH)
             gc.collect()
             gc.freeze()  # modules stay: looking through them for garbage would stop all requests
         with self._socket:
@@ -93,7 +82,7 @@ class Server:
         """Take no more requests, and end those that were accepted."""
         self._uvicorn.should_exit = True
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._in_thread, name="server", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -115,63 +104,114 @@ class Server:
         finally:
             self._started.set()
 
+
+class Server(Http):
+    """A service on its ports, HTTP and gRPC.
+
+    `with Server(service, port=0) as server: … server.url`. `posts` are paths of one's own, such as
+    /v1/embeddings, each with a function from the JSON of a request to its answer's.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        tokens: Tokens | None = None,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        grpc_port: int | None = 8001,
+        watch: bool = False,
+        posts: Mapping[str, Post] | None = None,
+    ) -> None:
+        self.service = service
+        self.grpc_port = grpc_port
+        self._watch = watch
+        self._tokens = tokens or Tokens()
+        app = application(service, self._tokens, self._lifespan, posts or {})
+        super().__init__(app, service.limits, host, port)
+
+    def _stopping(self) -> None:
+        self.service.stopping = True
+
     @asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
         """What runs beside the HTTP server; it is stopped after the last HTTP request ended."""
-        self.service.batcher.start()
-        rpc = None
-        if self.grpc_port is not None:
-            rpc = Rpc(self.service, self._tokens)
+        async with running(self.service, self._tokens, self._watch):
+            rpc = None
+            if self.grpc_port is not None:
+                rpc = Rpc(self.service, self._tokens)
+                try:
+                    self.grpc_port = await rpc.start(self._host, self.grpc_port)
+                except SuperposeError as error:  # told by `run`; uvicorn would print where it was
+                    self._failure = error
+                    self.stop()
             try:
-                self.grpc_port = await rpc.start(self._host, self.grpc_port)
-            except SuperposeError as error:  # told by `run`; uvicorn would print where it was
-                self._failure = error
-                self.stop()
-        beside = [asyncio.create_task(self.service.tell_every_second())]
-        repository = self.service.repository
-        if self._watch:
-            beside.append(asyncio.create_task(self._every(WATCH, repository.reload_if_changed)))
-        if self._tokens.control:
-            repository.join()
-            beside.append(asyncio.create_task(self._every(FOLLOW, repository.follow)))
-        try:
-            yield
-        finally:
-            for task in beside:
-                task.cancel()
-            if rpc is not None:
-                await rpc.stop(self.service.limits.drain_seconds)
-            await self.service.batcher.close()
-            repository.replicas.leave()
+                yield
+            finally:
+                if rpc is not None:
+                    await rpc.stop(self.service.limits.drain_seconds)
 
-    async def _every(self, seconds: float, look: Callable[[], bool]) -> None:
+
+@asynccontextmanager
+async def running(service: Service, tokens: Tokens, watch: bool) -> AsyncIterator[None]:
+    """Run batches, tell of traffic, and follow changes of the file and of other processes."""
+
+    async def every(seconds: float, look: Callable[[], bool]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await self.service.look(look)
+            await service.look(look)
+
+    repository = service.repository
+    service.batcher.start()
+    beside = [asyncio.create_task(service.tell_every_second())]
+    if watch:
+        beside.append(asyncio.create_task(every(WATCH, repository.reload_if_changed)))
+    if tokens.control:
+        repository.join()
+        beside.append(asyncio.create_task(every(FOLLOW, repository.follow)))
+    try:
+        yield
+    finally:
+        for task in beside:
+            task.cancel()
+        await service.batcher.close()
+        repository.replicas.leave()
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(
+        self, config: uvicorn.Config, stopping: Callable[[], None], read_seconds: float
+    ) -> None:
         super().__init__(config)
-        self.service = service
+        self._stopping = stopping
+        self._read_seconds = read_seconds
+        self._ending: asyncio.Task[None] | None = None
         self.when_started: Callable[[], None] = lambda: None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As it was, and tell."""
         await super().startup(sockets)
+        late = end_late(self.server_state.connections, self._read_seconds)
+        self._ending = asyncio.create_task(late)
         if not self.should_exit:
             self.when_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As it was; the server is not ready from now on."""
-        self.service.stopping = True
+        self._stopping()
         await super().shutdown(sockets)
+        if self._ending is not None:
+            self._ending.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """A drained stop is a good end: the signal is not raised again after it."""
         if threading.current_thread() is not threading.main_thread():
             yield
+            return
+        if sys.platform == "win32":  # its event loop takes no signals
+            with super().capture_signals():
+                yield
             return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

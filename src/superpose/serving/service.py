@@ -31,6 +31,7 @@ EXTENSIONS = [
     "statistics",
 ]
 PLATFORM = "pytorch_superpose"
+REFUSE, NEAREST = "refuse", "nearest"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Answer:
     outputs: dict[str, TensorData]
     version: str
     task: str  # the one of all rows, or where several were recognised a JSON list
+    unknown: str = ""  # a JSON list of the rows that fit no task, and have the nearest one's answer
 
 
 Log = Callable[..., None]
@@ -99,6 +101,7 @@ class Service:
         task = None
         try:
             serving, task, timeout = self._asked(name, version, parameters or {})
+            nearest = _nearest((parameters or {}).get("unknown", REFUSE))
             wanted = _wanted(serving, outputs)
             works = serving.rows_of(task, inputs, self.limits.batch_rows)
             rows = sum(work.rows for work in works)
@@ -107,6 +110,8 @@ class Service:
                     413, f"{rows} rows in a request, at most {self.limits.queue_rows}: split it"
                 )
             results = await self._results(works, timeout)
+            told = task in serving.tasks
+            found, unknown = ([task], []) if told else self._recognised(results, nearest)
         except RequestError as refusal:
             self._failed(task, refusal.status, began)
             raise
@@ -114,15 +119,15 @@ class Service:
             self._failed(task, 499, began)
             raise
         took = perf_counter_ns() - began
-        self.counts.setdefault(task, Counts()).succeeded(rows, took, results)
+        self._counts(task).succeeded(rows, took, results)
         self.metrics.succeeded(task, rows, took / 1e9)
         self.requests += 1
         self.rows += rows
-        found = [one for result in results for one in result.tasks]
         return Answer(
             {one: _joined([result.outputs[one] for result in results]) for one in wanted},
             serving.name,
             found[0] if len(set(found)) == 1 else json.dumps(found),
+            json.dumps(unknown) if unknown else "",
         )
 
     @contextmanager
@@ -270,8 +275,10 @@ class Service:
 
     async def _results(self, works: list[Rows], timeout: float | None) -> list[Result]:
         try:
+            if timeout is None:
+                return await self.batcher.submit(works)
             async with asyncio.timeout(timeout):
-                results = await self.batcher.submit(works)
+                return await self.batcher.submit(works)
         except TimeoutError as error:
             raise RequestError(408, f"not computed within the timeout of {timeout} s") from error
         except (RequestError, asyncio.CancelledError):
@@ -283,7 +290,6 @@ class Service:
             raise RequestError(
                 422, f"the network cannot compute these inputs ({reason})"
             ) from error
-        return results
 
     def _run(self, works: list[Rows]) -> list[Result]:
         """A batch, in the model's thread."""
@@ -315,12 +321,36 @@ class Service:
             )
         return serving, task, _seconds(parameters.get("timeout"))
 
+    def _recognised(self, results: list[Result], nearest: bool) -> tuple[list[str], list[int]]:
+        """The task of each row, and the rows that fit none: refused, if not told otherwise."""
+        found = [task for result in results for task in result.tasks]
+        fits = [fit for result in results for fit in result.known]
+        unknown = [row for row, fit in enumerate(fits) if not fit]
+        if unknown and not nearest:
+            raise RequestError(
+                422,
+                f"rows {_few(unknown)} fit none of the tasks: name a task, or send the parameter "
+                f"unknown={NEAREST!r} to have the answer of the nearest one",
+            )
+        off = [row for row, task in enumerate(found) if task in self.repository.unloaded]
+        if off:
+            raise RequestError(
+                404, f"rows {_few(off)} are of task {found[off[0]]!r} or another that is not loaded"
+            )
+        return found, unknown
+
     def _failed(self, task: str | None, status: int, began: int) -> None:
         known = task if task in self.repository.version.tasks else None
         self.metrics.failed(known, status)
         self.errors += 1
         if known is not None:
-            self.counts.setdefault(known, Counts()).failed(perf_counter_ns() - began)
+            self._counts(known).failed(perf_counter_ns() - began)
+
+    def _counts(self, task: str) -> Counts:
+        found = self.counts.get(task)
+        if found is None:
+            found = self.counts[task] = Counts()
+        return found
 
     def _totals(self) -> dict[str, int]:
         return {"requests": self.requests, "rows": self.rows, "errors": self.errors}
@@ -351,6 +381,17 @@ def _wanted(serving: Version, outputs: Sequence[str]) -> list[str]:
                 400, f"there is no output {name!r}: the outputs are {', '.join(known)}"
             )
     return list(outputs) or known
+
+
+def _nearest(unknown: Any) -> bool:
+    """The parameter `unknown`: what is done with rows that fit no task."""
+    if unknown not in (REFUSE, NEAREST):
+        raise RequestError(400, f"parameter unknown: give {REFUSE!r} or {NEAREST!r}")
+    return unknown == NEAREST
+
+
+def _few(rows: list[int]) -> str:
+    return ", ".join(map(str, rows[:10])) + (f", … ({len(rows)} in all)" if rows[10:] else "")
 
 
 def _seconds(timeout: Any) -> float | None:

@@ -20,6 +20,7 @@ DURATIONS = (
     "cache_hit",
     "cache_miss",
 )
+COMPUTED = DURATIONS[3:6]
 RECENT = 256  # requests whose latency is kept
 
 
@@ -62,13 +63,14 @@ class Counts:
         self.durations["success"].add(ns)
         for result in results:
             self.batches += 1
-            own = self.by_batch.setdefault(
-                result.batch_rows, {name: Duration() for name in DURATIONS[3:6]}
-            )
+            own = self.by_batch.get(result.batch_rows)
+            if own is None:
+                own = self.by_batch[result.batch_rows] = {name: Duration() for name in COMPUTED}
             self.durations["queue"].add(result.queue)
-            for name in DURATIONS[3:6]:
-                self.durations[name].add(getattr(result, name))
-                own[name].add(getattr(result, name))
+            for name in COMPUTED:
+                took = getattr(result, name)
+                self.durations[name].add(took)
+                own[name].add(took)
 
     def failed(self, ns: int) -> None:
         """Count a request that was refused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed
+from superpose.recognition import Found
 from superpose.serving.request_error import RequestError
 from superpose.serving.signature import Signature, TensorSpec, Varying, signature_of
 from superpose.serving.tensors import TensorData
@@ -31,6 +32,7 @@ class Options:
     inputs: tuple[TensorSpec, ...] = ()
     pad: Mapping[str, float] = field(default_factory=dict)  # inputs that may be of different sizes
     device: str = "cpu"
+    map_weights: bool = False  # from a copy in the state's directory: many processes, one memory
 
 
 @dataclass(eq=False)
@@ -57,6 +59,7 @@ class Result:
 
     outputs: dict[str, TensorData]
     tasks: list[str]  # of each row
+    known: list[bool]  # of each row: false if its task was to be recognised, and none fits
     batch_rows: int
     queue: int
     compute_input: int
@@ -109,44 +112,44 @@ class Version:
         """One pass for all of the works, and for each its own rows."""
         began = perf_counter_ns()
         inputs = {spec.name: self._joined(spec, works) for spec in self.signature.inputs}
-        counts = [work.rows for work in works]
-        tasks = self._tasks(works, inputs)
-        each = list(chain.from_iterable(tasks))
+        tasks, known = self._tasks(works, inputs)
         ready = perf_counter_ns()
-        outputs = self._pass(inputs, each[0] if len(set(each)) == 1 else each)
+        outputs = self._pass(inputs, tasks[0] if len(set(tasks)) == 1 else tasks)
         passed = perf_counter_ns()
         arrays = {spec: TensorData.of(outputs[spec.name]).array for spec in self.signature.outputs}
+        ends = list(accumulate(work.rows for work in works))
         own = [
             {spec.name: self._part(spec, array, end, work) for spec, array in arrays.items()}
-            for work, end in zip(works, accumulate(counts), strict=True)
+            for work, end in zip(works, ends, strict=True)
         ]
         took = (ready - began, passed - ready, perf_counter_ns() - passed)
         return [
-            Result(outputs, list(map(str, task)), len(each), began - work.arrived, *took)
-            for work, task, outputs in zip(works, tasks, own, strict=True)
+            Result(
+                outputs,
+                list(map(str, tasks[end - work.rows : end])),
+                known[end - work.rows : end],
+                len(tasks),
+                began - work.arrived,
+                *took,
+            )
+            for work, end, outputs in zip(works, ends, own, strict=True)
         ]
 
-    def _tasks(self, works: Sequence[Rows], inputs: dict[str, Tensor]) -> list[list[Name]]:
-        """The task of each row; where none was told, it is the one that the model finds."""
-        found = []
-        start = 0
-        for work in works:
-            if work.task in self.tasks:
-                found.append([self.tasks[work.task]] * work.rows)
-            else:
-                own = {name: tensor[start : start + work.rows] for name, tensor in inputs.items()}
-                found.append(self._recognised(own, work.rows))
-            start += work.rows
-        return found
-
     @torch.no_grad()
-    def _recognised(self, inputs: dict[str, Tensor], rows: int) -> list[Name]:
-        model: Any = self.model
-        found = model.recognise(**inputs).task
-        each = found.tolist() if isinstance(found, Tensor) else found
-        each = each if isinstance(each, list) else [each] * rows
-        names = {number: name for name, number in self.model.superposition.names.items()}
-        return [one if one in self.tasks.values() else names[one] for one in each]
+    def _tasks(
+        self, works: Sequence[Rows], inputs: dict[str, Tensor]
+    ) -> tuple[list[Name], list[bool]]:
+        """The task of each row, told or recognised, and whether the row fits it."""
+        told = [self.tasks.get(work.task) for work in works for _ in range(work.rows)]
+        known = [True] * len(told)
+        rows = [row for row, task in enumerate(told) if task is None]
+        if rows:
+            model: Any = self.model
+            found: Found = model.recognise(**{name: x[rows] for name, x in inputs.items()})
+            assert found.known is not None  # `recognises`: it goes by what inputs look like
+            for row, task, fits in zip(rows, found.task, found.known.tolist(), strict=True):
+                told[row], known[row] = task, fits
+        return [task for task in told if task is not None], known
 
     def _joined(self, spec: TensorSpec, works: Sequence[Rows]) -> Tensor:
         arrays = [work.inputs[spec.name].array for work in works]
@@ -157,6 +160,8 @@ class Version:
 
     def _part(self, spec: TensorSpec, array: Array, end: int, work: Rows) -> TensorData:
         """The rows of one work, without what padding added."""
+        if not self.padded:
+            return TensorData(spec.datatype, array[end - work.rows : end])
         cuts = [slice(end - work.rows, end)]
         for size in spec.shape:
             if isinstance(size, Varying) and size.name in self.padded:
