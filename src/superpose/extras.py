@@ -16,6 +16,7 @@ EXTRAS = {
         "starlette": "starlette",
         "uvicorn": "uvicorn",
         "httptools": "httptools",
+        "orjson": "orjson",
         **({} if sys.platform == "win32" else {"uvloop": "uvloop"}),  # there is none for Windows
         "prometheus_client": "prometheus-client",
         "grpc": "grpcio",

@@ -94,8 +94,7 @@ def test_every_package_of_the_extra_is_asked_for(words, missing, monkeypatch, ca
 def test_the_packages_are_those_of_the_extra(extra):
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     wanted = [line.partition(">=")[0] for line in project["optional-dependencies"][extra]]
-    done_without = {"orjson", "superpose[serve]"}  # json is slower; an extra of our own
-    assert sorted(EXTRAS[extra].values()) == sorted(set(wanted) - done_without)
+    assert sorted(EXTRAS[extra].values()) == sorted(set(wanted) - {"superpose[serve]"})
 
 
 def test_commands_that_import_the_lab_are_among_those_that_ask_for_it():

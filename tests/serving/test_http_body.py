@@ -1,23 +1,15 @@
-"""Bodies are read alike with orjson and without."""
+"""Bodies of requests are read, or refused with the reason."""
 
 import pytest
 
-from superpose.serving import RequestError, http_body
+from superpose.serving import RequestError
+from superpose.serving.http_body import json_object
 
 
-@pytest.fixture(params=["json", "orjson"])
-def reader(request, monkeypatch):
-    if request.param == "json":
-        monkeypatch.setattr(http_body, "orjson", None)
-    elif http_body.orjson is None:
-        pytest.skip("orjson is not installed")
-    return http_body.json_object
-
-
-def test_an_object(reader):
+def test_an_object():
     text = '{"a": [1, -2.5, true, null, [3e2]], "é": {"b": "\\u00e9"}, "a": [0.1]}'
-    assert reader(text.encode()) == {"a": [0.1], "é": {"b": "é"}}
-    assert [type(one) for one in reader(b'{"a": [1, 1.0, true]}')["a"]] == [int, float, bool]
+    assert json_object(text.encode()) == {"a": [0.1], "é": {"b": "é"}}
+    assert [type(one) for one in json_object(b'{"a": [1, 1.0, true]}')["a"]] == [int, float, bool]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +28,7 @@ def test_an_object(reader):
         b"1",
     ],
 )
-def test_what_is_no_object_of_json_is_refused(reader, text):
+def test_what_is_no_object_of_json_is_refused(text):
     with pytest.raises(RequestError, match="the body is not") as refused:
-        reader(text)
+        json_object(text)
     assert refused.value.status == 400
