@@ -50,8 +50,8 @@ def test_serving_names_its_extra():
     told = without("serve", "many.safetensors", "--net", "torch.nn:Linear", extra="serve")
     assert (told.returncode, told.stdout) == (1, "")
     assert told.stderr == (
-        "superpose: serve needs starlette, uvicorn, httptools, uvloop, prometheus-client, grpcio, "
-        'protobuf (not installed): pip install "superpose[serve]"\n'
+        "superpose: serve needs starlette, uvicorn, httptools, orjson, uvloop, prometheus-client, "
+        'grpcio, protobuf (not installed): pip install "superpose[serve]"\n'
     )
 
 
