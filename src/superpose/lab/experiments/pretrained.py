@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,7 +66,7 @@ class FineTunes:
     centre: str | None = None
     """task or rows (superposed)."""
     min_inputs: int | None = None
-    """Layers that bind fewer inputs are private (superposed)."""
+    """Layers with fewer inputs are private (lora, superposed)."""
     projection: bool = False
     """Gradients are projected (scrambled, superposed)."""
     small: bool = True
@@ -88,6 +88,8 @@ class FineTunes:
             parts += [f"min{self.min_inputs}"] if self.min_inputs else []
             more = json.loads(self.options)
             parts += [f"{name}-{value}".replace("/", "") for name, value in more.items()]
+        elif self.min_inputs:
+            parts += [f"min{self.min_inputs}"]
         parts += [f"r{self.rank}"] if self.rank else []
         parts += ["frozen-norms"] if self.method == "lora" and not self.small else []
         return "-".join(parts)
@@ -237,10 +239,12 @@ def chosen_method(settings: FineTunes, own_layers: list[str]) -> Method:
     if settings.method == "trunk":
         return method("multihead")
     if settings.method == "lora":
-        adapted = partial(
-            Adapted, rank=settings.rank, own=own_layers, small=settings.small, seed=settings.seed
-        )
-        return Method("lora", lambda net, count, seed: adapted(net, count), "task")
+
+        def adapted(net: nn.Module, count: int, seed: int) -> Adapted:
+            own = [*own_layers, *small_layers(net, settings.min_inputs or 0)]
+            return Adapted(net, count, settings.rank, own=own, small=settings.small, seed=seed)
+
+        return Method("lora", adapted, "task")
     options: dict[str, Any] = {"private_layers": own_layers} | json.loads(settings.options)
     if settings.method == "superposed":
         given = {"rank": settings.rank, "centre": settings.centre}
@@ -248,6 +252,19 @@ def chosen_method(settings: FineTunes, own_layers: list[str]) -> Method:
         options = {"base": True, **{k: v for k, v in given.items() if v}, **options}
     name = settings.family + ("+projection" if settings.projection else "")
     return method(name, **options)
+
+
+def small_layers(net: nn.Module, least: int) -> list[str]:
+    """Linear and convolution layers with fewer inputs, for each group, than `least`.
+
+    >>> small_layers(nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 2)), 33)
+    ['0']
+    """
+    return [
+        name
+        for name, layer in net.named_modules()
+        if isinstance(layer, (nn.Linear, nn.Conv2d)) and layer.weight[0].numel() < least
+    ]
 
 
 def run(

@@ -126,8 +126,8 @@ def words(about: dict[str, Any]) -> str:
     if given["method"] in ("superposed", "scrambled"):
         parts += ["projection"] if given["projection"] else []
         parts += [f"centred by {given['centre']}"] if given["centre"] else []
-        parts += [f"layers < {given['min_inputs']} private"] if given["min_inputs"] else []
         parts += [given["family"]] if given["family"] != "hadamard" else []
+    parts += [f"layers < {given['min_inputs']} private"] if given.get("min_inputs") else []
     return ", ".join(parts)
 
 
@@ -244,13 +244,15 @@ def _panel(axes: Any, found: Sequence[Point]) -> None:
                 _label(axes, lines, at, (5, -3), colour, ha="left", va="top")
             else:
                 _label(axes, lines, at, (0, 5), colour, ha="center", va="bottom")
-    adapters = [point for point in found if point.method == "lora"]
-    x = [point.total / point.network for point in adapters]
-    axes.plot(x, [p.mean for p in adapters], color=COLOURS["lora"], marker="s", markersize=4)
-    for place, point in zip(x, adapters, strict=True):
-        name = point.words if point is adapters[0] else point.words.removeprefix("LoRA, rank ")
-        at = (place, point.mean)
-        _label(axes, name, at, (-4, 3), COLOURS["lora"], ha="right", va="bottom")
+    for private, look in ((False, "-"), (True, ":")):
+        kind = [p for p in found if p.method == "lora" and p.words.endswith("private") is private]
+        x = [point.total / point.network for point in kind]
+        y = [point.mean for point in kind]
+        axes.plot(x, y, look, color=COLOURS["lora"], marker="s", markersize=4)
+        for place, point in zip(x, kind, strict=True):
+            name = point.words if point is kind[0] else point.words.split(", ")[1]
+            at = (place, point.mean)
+            _label(axes, name, at, (-4, 3), COLOURS["lora"], ha="right", va="bottom")
     axes.margins(x=0.35, y=0.15)
 
 
