@@ -281,3 +281,30 @@ def test_the_way_is_right_for_what_tasks_will_have(family, bias, options):
     assert "not direct" in found[0]
     others = [rows_one_by_one(model, [task] * 3, x) for task in (0, 1)]
     assert (others[0] - others[1]).abs().max() > 1e-2
+
+
+def test_the_way_is_not_found_out_by_outputs_that_are_not_finite():
+    class Folded(nn.Module):  # one row's outputs are in another's place: direct is wrong
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):  # (rows, 2, 4)
+            return self.linear(x.transpose(0, 1)).transpose(0, 1)
+
+    torch.manual_seed(0)
+    model = sp.superpose(Folded(), tasks=2, private="shared").eval()
+    weight = model.linear.weight.detach().clone()
+    x = torch.randn(2, 2, 4)
+    with torch.no_grad():
+        model.linear.weight.fill_(float("nan"))
+        assert model(x, task=[0, 1]).isnan().all()
+        assert not model.superposition.ways
+        model.mixed = "direct"
+        with pytest.raises(sp.SuperposeError, match="nothing finite, so no quicker way"):
+            model(x, task=[0, 1])
+        model.mixed = "auto"
+        model.linear.weight.copy_(weight)
+        alone = torch.cat([model(x[k : k + 1], task=k) for k in range(2)])
+        torch.testing.assert_close(model(x, task=[0, 1]), alone)
+    assert [way.name for way in model.superposition.ways.values()] != ["direct"]

@@ -8,6 +8,7 @@ and that is an error.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 PROBED = 3  # rows
 MOST_KINDS = 256  # of batches that a model remembers the way of
+NOT_FINITE = "the network gives nothing finite, so no quicker way can be checked"
 
 
 def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
@@ -46,6 +48,8 @@ def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
         ways = WAYS if way == AUTO else (way,)
         with _lock:
             found = (_of_tokens if batch.tokens else _of_rows)(model, batch, tasks, ways)
+        if found.why == NOT_FINITE:  # until it gives numbers that tell
+            return found
         if len(known) >= MOST_KINDS:
             known.clear()
         known[key] = found
@@ -120,6 +124,10 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
                 "batch cannot mix tasks: run each task by itself; if the rows are not in the first "
                 "dimension of what it is given, say where with batch_dim"
             )
+        if not _tells(each.values()):
+            if "grouped" not in ways:
+                raise SuperposeError(f"the way {ways[0]!r} was chosen, and {NOT_FINITE}")
+            return Way("grouped", NOT_FINITE, dims)
         for way in ways:
             try:
                 restore()
@@ -307,6 +315,12 @@ def _row_dims(some: list[Tensor], all_: list[Tensor], few: int, many: int) -> Di
             )
         dims.append(grown[0] if grown else None)
     return tuple(dims)
+
+
+def _tells(each: Iterable[list[Tensor]]) -> bool:
+    """Whether there are numbers to compare: NaN in one way is NaN in the other."""
+    values = [x for tensors in each for x in tensors if x.numel() and not x.is_meta]
+    return not values or any(bool(x.isfinite().any()) for x in values)
 
 
 def _agree(

@@ -51,16 +51,16 @@ class Repository:
 
     def __init__(
         self,
-        file: Path,
+        file: str | Path,
         make: Callable[[], nn.Module],
         options: Options | None = None,
         *,
         name: str | None = None,
-        state: Path | None = None,
+        state: str | Path | None = None,
     ) -> None:
-        self.file = file
+        self.file = file = Path(file)
         self.name = file.stem if name is None else name
-        self.state = state or file.with_name(f"{file.name}.serving")
+        self.state = Path(state or file.with_name(f"{file.name}.serving"))
         self.unloaded: frozenset[str] = frozenset()
         self._make = make
         self._options = options or Options()
