@@ -192,7 +192,7 @@ class Benchmark:
         packed = sp.pack(nets, family, method=method, calibration=inputs)
         found = sp.crosstalk(packed, nets, inputs)
         planned = sp.plan(
-            nets["0"](), models, family, method=method, inputs=inputs["0"](), noise=0.05
+            nets["0"](), family, tasks=models, method=method, inputs=inputs["0"](), noise=0.05
         )
         return {
             "layers": [

@@ -97,7 +97,7 @@ def capacity(inputs: int = 128) -> Figure:
             nn.init.normal_(nets[task][0].weight, generator=generator)
             directions = torch.linalg.qr(torch.randn(inputs, rank, generator=generator)).Q
             data[task] = torch.randn(400, rank, generator=generator) @ directions.mT
-        planned = [sp.plan(nets["1"], tasks, "hadamard", rank=rank).noise for tasks in counts]
+        planned = [sp.plan(nets["1"], "hadamard", tasks=tasks, rank=rank).noise for tasks in counts]
         axis.plot(counts, planned, color=colour, label=f"{rank} of {inputs} directions filled")
         for tasks in (2, 4, 8, 12, 16, 24, 32):
             some = list(nets)[:tasks]

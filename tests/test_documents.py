@@ -1,9 +1,11 @@
 """Documents say what is so: tables, code, commands, links and spelling."""
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+from unittest.mock import patch
 
 import documents
 import pytest
@@ -56,7 +58,7 @@ WITH_PYTHON = [
 @pytest.mark.parametrize("path", WITH_PYTHON, ids=named)
 def test_python_runs_and_prints_what_the_page_shows(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), patch.dict(os.environ):  # a page may set variables
         torch.manual_seed(0)
         results = documents.printed(path)
     for block, real in results:

@@ -84,7 +84,7 @@ def test_a_layer_that_gives_only_zeros_has_no_share_of_noise(method):
     last = sp.crosstalk(packed, models, x).layers[-1]
     assert last.measured == pytest.approx(0, abs=1e-3)
     assert last.predicted == pytest.approx(0, abs=1e-3)
-    planned = sp.plan(models["b"], 3, method=method, inputs=x["b"])
+    planned = sp.plan(models["b"], tasks=3, method=method, inputs=x["b"])
     assert planned.layers[-1].noise == 0
     assert planned.layers[0].noise >= 0
 
@@ -137,7 +137,7 @@ def test_sums_in_cross_attention_are_predicted_part_by_part():
     first = sp.crosstalk(packed, models, sides).layers[0]
     assert first.measured == pytest.approx(sum(map(noise, models)) / 4, rel=0.2)
     assert first.predicted == pytest.approx(first.measured, rel=0.2)
-    alike = sp.plan(models["b"], 4, "hadamard", method="sum", inputs=sides["b"])
+    alike = sp.plan(models["b"], "hadamard", tasks=4, method="sum", inputs=sides["b"])
     assert alike.layers[0].noise == pytest.approx(3, rel=0.2)
 
 

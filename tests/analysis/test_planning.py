@@ -16,7 +16,7 @@ def test_a_plan_is_what_packing_then_does():
     generator = torch.Generator().manual_seed(1)
     models = {name: nn.Sequential(nn.Linear(96, 24)) for name in "abcd"}
     x = {name: correlated(3000, 96, generator, 0.95) for name in models}
-    planned = sp.plan(models["a"], 4, "hadamard", inputs=x["a"], noise=0.02)
+    planned = sp.plan(models["a"], "hadamard", tasks=4, inputs=x["a"], noise=0.02)
     packed = sp.pack(models, "hadamard", calibration=x)
     measured = sp.crosstalk(packed, models, x)
     assert planned.noise == pytest.approx(sum(measured.outputs.values()) / 4, rel=0.1)
@@ -34,7 +34,7 @@ def test_a_plan_is_what_packing_then_does():
 
 def test_a_plan_counts_bytes_and_names_the_bottleneck():
     net = sp.lab.MLP(64, 32, 4, bias=True)
-    planned = sp.plan(net, 10, rank=20)
+    planned = sp.plan(net, tasks=10, rank=20)
     assert [layer.inputs for layer in planned.layers] == [64, 32, 32]
     assert planned.layers[0].noise < planned.layers[1].noise
     assert planned.bottleneck.layer == "layers.3.weight"
@@ -45,28 +45,30 @@ def test_a_plan_counts_bytes_and_names_the_bottleneck():
     assert "the bottleneck is layers.3.weight" in text
     assert f"{cost.separate_bytes:,} as separate files" in text
     assert planned.as_dict()["layers"][0]["signal_to_noise_db"] > 0
-    full = sp.plan(net, 10)
+    full = sp.plan(net, tasks=10)
     assert full.layers[0].noise == pytest.approx(0.9, rel=1e-3)  # (K − 1) / K
     assert replace(full.layers[0], noise=0.01).signal_to_noise == pytest.approx(20)
-    assert sp.plan(net, 1).noise == pytest.approx(0, abs=1e-6)
+    assert sp.plan(net, tasks=1).noise == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("family", ["binary", "hadamard"])
 def test_a_plan_for_the_sum_is_proposition_2(family):
     net = nn.Sequential(nn.Linear(256, 64, bias=False))
     x = torch.randn(500, 256)
-    planned = sp.plan(net, 5, family, method="sum", inputs=x)
+    planned = sp.plan(net, family, tasks=5, method="sum", inputs=x)
     assert planned.layers[0].noise == pytest.approx(4, rel=0.1)  # isotropic: K − 1
     assert planned.layers[0].width == math.ceil(256 * planned.layers[0].noise / 0.05)
     assert planned.noise == planned.layers[0].noise
 
 
 def test_a_plan_for_convolutions_and_attention():
-    planned = sp.plan(cnn().eval(), 3, inputs=torch.randn(64, 3, 6, 6))
+    planned = sp.plan(cnn().eval(), tasks=3, inputs=torch.randn(64, 3, 6, 6))
     assert [layer.layer for layer in planned.layers] == ["0.weight", "3.weight", "6.weight"]
     assert [layer.inputs for layer in planned.layers] == [27, 36, 96]
     encoder = nn.Sequential(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)).eval()
-    names = [layer.layer for layer in sp.plan(encoder, 3, inputs=torch.randn(40, 3, 16)).layers]
+    names = [
+        layer.layer for layer in sp.plan(encoder, tasks=3, inputs=torch.randn(40, 3, 16)).layers
+    ]
     assert names[:2] == ["0.self_attn.in_proj_weight", "0.self_attn.out_proj.weight"]
 
 
@@ -91,22 +93,24 @@ def test_plans_that_make_no_sense(options, message):
 def test_a_plan_leaves_out_what_packing_would():
     net = nn.ModuleDict({"rnn": nn.LSTM(8, 8), "head": nn.Linear(8, 4)})
     with pytest.raises(sp.SuperposeError, match="LSTM 'rnn' is not one linear map"):
-        sp.plan(net, 3)
+        sp.plan(net, tasks=3)
     for option in ("private_layers", "skip"):
-        assert [one.layer for one in sp.plan(net, 3, **{option: ["rnn"]}).layers] == ["head.weight"]
+        assert [one.layer for one in sp.plan(net, tasks=3, **{option: ["rnn"]}).layers] == [
+            "head.weight"
+        ]
 
 
 def test_small_layers_that_will_be_the_bottleneck_are_named():
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(256, 4)
     )
-    found = sp.plan(net, 4, "hadamard")
+    found = sp.plan(net, "hadamard", tasks=4)
     assert [one.layer for one in found.small] == ["0.weight"]
     assert found.small[0].numbers == 8 * 27
     told = "min_inputs=64 of superpose() gives every task its own of 0.weight: 216 numbers a task"
     assert told in str(found)
     assert found.as_dict()["small"] == ["0.weight"]
-    own = sp.plan(net, 4, "hadamard", min_inputs=64)
+    own = sp.plan(net, "hadamard", tasks=4, min_inputs=64)
     assert [one.layer for one in own.layers] == ["2.weight", "4.weight"]
     assert not own.small
     assert "min_inputs" not in str(own)

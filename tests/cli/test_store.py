@@ -151,7 +151,7 @@ def test_plan(files, call):
     assert worst["layers"][0]["noise"] == pytest.approx(2 / 3, rel=1e-3)
     net = make()
     net.load_state_dict(load_file("a.safetensors"))
-    expected = sp.plan(net, 3, inputs=load_file("a_inputs.safetensors")["x"])
+    expected = sp.plan(net, tasks=3, inputs=load_file("a_inputs.safetensors")["x"])
     assert planned["noise"] == pytest.approx(expected.noise, abs=1e-9)
 
 

@@ -62,7 +62,7 @@ def test_a_registered_family_is_used_by_its_name():
     own = [model[0].contexts["weight"].derive(task).signs for task in range(3)]
     assert not torch.equal(own[0], own[1])
     assert sp.pack({"a": plain, "b": net()[0]}, "mine", method="sum").superposition.family == Mine()
-    assert sp.plan(plain, 2, "mine", rank=2).family == "mine"
+    assert sp.plan(plain, "mine", tasks=2, rank=2).family == "mine"
     assert sp.learning.method("mine+ewc").make(plain, 2, 0).superposition.family == Mine()
     learned = sp.superpose(plain, "mine", tasks=2, learnable=True)
     assert learned.superposition.family == Mine(learnable=True)

@@ -113,9 +113,9 @@ class Plan:
 
 def plan(
     net: nn.Module,
-    tasks: int,
     family: str | Family = "binary",
     *,
+    tasks: int,
     method: str = "solve",
     inputs: Any = None,
     rank: int | None = None,

@@ -19,7 +19,7 @@ ABOUT = """\
 
   standard   a plain network
   binary     the same network with the paper's superposition
-  ours       with our recipe: hadamard contexts, projection, centring
+  ours       with our recipe: hadamard+projection, centred by task
 """
 NEXT = """
 Next, compare all families of contexts (tens of minutes):
@@ -29,7 +29,7 @@ Next, compare all families of contexts (tens of minutes):
 @configure(FlagCreatePairsOff)
 @dataclass(frozen=True, kw_only=True)
 class DemoCommand:
-    """Show that one network can learn ten tasks in a row without forgetting the first.
+    """Show that one network can learn ten tasks in a row and keep the first.
 
     A plain network, the paper's method and our recipe learn the same tasks.
 

@@ -46,8 +46,8 @@ class PlanCommand(Network):
         net = self.load(self.weights) if self.weights else self.make()
         found = sp.plan(
             net,
-            self.tasks,
             self.family,
+            tasks=self.tasks,
             method=self.method,
             inputs=read_inputs(self.inputs) if self.inputs else None,
             rank=self.rank,

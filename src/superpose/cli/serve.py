@@ -97,7 +97,8 @@ class ServeCommand(Network):
             tasks = list(service.repository.version.tasks)
             shown = ", ".join(tasks[:5]) + (", …" if len(tasks) > 5 else "")
             self._tell(
-                f"{server.url} serves {len(tasks)} tasks: {shown}; gRPC: {server.grpc_port}",
+                f"{server.url} serves {len(tasks)} tasks: {shown}"
+                + ("" if server.grpc_port is None else f"; gRPC: {server.grpc_port}"),
                 {"url": server.url, "grpc_port": server.grpc_port, "tasks": tasks},
             )
 

@@ -342,7 +342,7 @@ ITEMS: dict[str, Item] = {
         curves.by_method,
         method_runs,
         accuracy.methods,
-        labels=(("hadamard+projection", "ours"),),
+        labels=(("hadamard+projection", "ours (projection)"),),
     ),
     "table-average": Learned(
         "Figure 3, right",
