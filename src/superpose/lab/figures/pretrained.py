@@ -173,22 +173,24 @@ def rival(point: Point, among: Iterable[Point]) -> Point | None:
 
 def table(found: Sequence[Point]) -> str:
     """All points, in markdown."""
+    rounded = {(p.net, p.tasks, p.label): p for p in found if p.label.endswith(EIGHT)}
     lines = []
     for net in dict.fromkeys(point.net for point in found):
         lines += [
             f"### {TITLES.get(net, net)}",
             "",
-            "| tasks | method | when learned | at the end | kB a task, all counted | networks "
-            "| LoRA of these bytes or more | seeds |",
+            "| tasks | method | when learned | at the end | bytes, in networks "
+            "| LoRA of these bytes or more | in 8 bits: at the end, networks | seeds |",
             "|---" * 8 + "|",
         ]
-        for point in (one for one in found if one.net == net):
+        for point in (one for one in found if one.net == net and not one.label.endswith(EIGHT)):
             beside = rival(point, found) if point.method in ("superposed", "scrambled") else None
-            other = f"{beside.words}: {_told(beside.end)}" if beside else ""
+            other = f"{beside.words.removeprefix('LoRA, ')}: {_told(beside.end)}" if beside else ""
+            small = rounded.get((point.net, point.tasks, point.label + EIGHT))
+            eight = f"{_told(small.end)}, {small.total / small.network:.2f}" if small else ""
             lines.append(
                 f"| {point.tasks} | {point.words} | {_told(point.learned)} | {_told(point.end)} "
-                f"| {point.total / point.tasks / 1e3:.1f} | {point.total / point.network:.2f} "
-                f"| {other} | {len(point.end)} |"
+                f"| {point.total / point.network:.2f} | {other} | {eight} | {len(point.end)} |"
             )
         lines.append("")
     return "\n".join(lines)
