@@ -37,11 +37,15 @@ __all__ = [
     "unsuperpose",
 ]
 
+MODULES = ("analysis", "checkpoint", "cost", "export", "functional", "keys", "model", "precision")
+"""Modules with further names for those who build on the library."""
+
 _public = on_first_use(
     __name__,
     {
         "Packed": "superpose.packing",
         "Superposed": "superpose.model",
+        **{name: f"superpose.{name}" for name in MODULES},
         "contexts": "superpose.contexts",
         "crosstalk": "superpose.analysis",
         "exportable": "superpose.export",

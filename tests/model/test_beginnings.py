@@ -214,3 +214,38 @@ def test_weights_that_are_not_finite_do_not_reach_it_compiled_or_exported():
             exported = torch.export.export(program, (x,), {"task": given}).module()
             torch.testing.assert_close(exported(x, task=given), net(x))
         assert not exported(x, task=torch.zeros_like(rows)).isfinite().any()
+
+
+def test_a_gradient_that_nothing_learns_by_does_not_begin_a_task():
+    net, x = mlp().eval(), torch.randn(6, 12)
+    model = first_learned(net, x).eval().requires_grad_(False)
+    given = x.clone().requires_grad_()
+    model(given, task=1).sum().backward()
+    assert given.grad is not None
+    torch.testing.assert_close(model(x, task=1), net(x), rtol=0, atol=0)
+    model.requires_grad_(True)
+    model(x, task=1).sum().backward()
+    assert not torch.allclose(model(x, task=1), net(x))
+
+
+@pytest.mark.parametrize("way", ["direct", "mapped", "grouped"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rows_that_the_loss_leaves_out_do_not_begin_their_task(way, rank):
+    net, x = mlp().eval(), torch.randn(6, 12)
+    model = first_learned(net, x, rank=rank)
+    model.mixed = way
+    tasks, labels = [0, 0, 1, 1, 2, 2], torch.tensor([0, 1, -100, -100, 1, 0])
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    nn.functional.cross_entropy(model(x, task=tasks), labels).backward()
+    optimiser.step()
+    model.eval()
+    torch.testing.assert_close(model(x, task=1), net(x), rtol=0, atol=0)
+    assert not torch.allclose(model(x, task=2), net(x))
+
+
+def test_the_first_gradient_of_a_task_begins_it_while_nothing_is_stored_yet():
+    net, x = mlp(), torch.randn(6, 12)
+    model = sp.superpose(net, tasks=2, base=True, private_layers=[])
+    nn.functional.cross_entropy(model(x, task=1), torch.zeros(6, dtype=torch.long)).backward()
+    assert private_state(model).has_begun(1)
+    assert not private_state(model).has_begun(0)

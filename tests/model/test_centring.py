@@ -243,3 +243,35 @@ def test_a_layer_with_a_forward_pass_of_its_own_has_no_mean():
     assert model.summary().centred == ["2.weight"]
     assert "0.weight_mean" not in model.private_tensors(1)
     assert model.private_tensors(1)["2.weight_mean"].any()
+
+
+class Twice(nn.Module):
+    """Calls a layer, and then uses its tensors without calling it."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.first = nn.Linear(16, 16, bias=bias)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.head(torch.relu(nn.functional.linear(y, self.first.weight, self.first.bias)))
+
+
+@pytest.mark.parametrize("private", ["per-task", "shared"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_bias_that_is_read_has_what_the_mean_would_have_given(private, bias):
+    torch.manual_seed(0)
+    model = sp.superpose(Twice(bias), "hadamard", tasks=2, centre="task", private=private)
+    x, tasks = torch.randn(6, 16) + 2, [0, 1, 1, 0, 1, 0]
+    optimiser = torch.optim.SGD(model.parameters(), 0.02)
+    for step in range(8):
+        optimiser.zero_grad()
+        model(x, task=step % 2).square().mean().backward()
+        optimiser.step()
+    model.eval()
+    with torch.no_grad():
+        plain = [sp.unsuperpose(model, task)(x[i : i + 1]) for i, task in enumerate(tasks)]
+        alone = [model(x[i : i + 1], task=task) for i, task in enumerate(tasks)]
+        torch.testing.assert_close(torch.cat(alone), torch.cat(plain))
+        torch.testing.assert_close(model(x, task=tasks), torch.cat(plain))

@@ -3,7 +3,7 @@
 import pytest
 
 from superpose.serving import RequestError
-from superpose.serving.http_body import json_object
+from superpose.serving.http_body import json_object, split
 
 
 def test_an_object():
@@ -32,3 +32,9 @@ def test_what_is_no_object_of_json_is_refused(text):
     with pytest.raises(RequestError, match="the body is not") as refused:
         json_object(text)
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("told", ["3", "-1", "two", "9" * 5000])
+def test_a_length_of_the_json_part_that_cannot_be(told):
+    with pytest.raises(RequestError, match="Inference-Header-Content-Length"):
+        split(b"{}", told)

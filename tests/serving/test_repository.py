@@ -1,6 +1,7 @@
 """Changes while requests run: at once, between batches, kept over a restart."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from serving.served import (
 
 import superpose as sp
 from superpose.errors import SuperposeError
-from superpose.serving import Repository
+from superpose.serving import Options, Repository
 
 FILE = "many.safetensors"
 
@@ -293,3 +294,19 @@ def test_names_that_collide(tmp_path):
     with pytest.raises(SuperposeError, match="both called 'many'"):
         Repository(tmp_path / FILE, make)
     assert Repository(tmp_path / FILE, make, name="all").find("many")[1] == "many"
+
+
+def test_a_copy_of_a_file_that_is_written_meanwhile_is_not_kept(many, tmp_path, monkeypatch):
+    file, copy = tmp_path / "many.safetensors", shutil.copyfile
+
+    def half(source, target):
+        target.write_bytes(source.read_bytes()[:-100])
+
+    monkeypatch.setattr(shutil, "copyfile", half)
+    with pytest.raises(SuperposeError, match="was changed while it was read"):
+        Repository(file, make, Options(map_weights=True))
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    repository = Repository(file, make, Options(map_weights=True))
+    assert [one.name for one in (repository.state / "mapped").iterdir()] == [
+        f"{repository.version.digest}.safetensors"
+    ]

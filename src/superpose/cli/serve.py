@@ -64,6 +64,8 @@ class ServeCommand(Network):
     """How long a batch that is not full waits for more rows while the model is idle."""
     body_mb: int = 64
     """The largest request, in MB."""
+    read_seconds: float = 30.0
+    """How long a request may take to arrive; more for large requests over slow lines."""
     on: Literal["here", "ray"] = "here"
     """Where it runs: in this process, or as replicas on Ray behind this process.
     The cluster is that of RAY_ADDRESS, or one started on this machine; no gRPC there."""
@@ -145,8 +147,13 @@ class ServeCommand(Network):
     def _limits(self) -> "Limits":
         from superpose.serving import Limits
 
-        wait = self.longest_wait_ms / 1e3
-        return Limits(self.batch_rows, self.queue_rows, wait, self.body_mb << 20)
+        return Limits(
+            batch_rows=self.batch_rows,
+            queue_rows=self.queue_rows,
+            longest_wait=self.longest_wait_ms / 1e3,
+            body_bytes=self.body_mb << 20,
+            read_seconds=self.read_seconds,
+        )
 
     def _tokens(self) -> "Tokens":
         from superpose.serving import Tokens

@@ -68,6 +68,8 @@ class Lines(Quiet):
         """Print a line if it is time."""
         now, label = time.monotonic(), progress.label
         done = progress.step == progress.steps
+        if label in self._ended and not done:
+            self._ended.remove(label)  # another run of the same name
         if not progress.evaluated or label in self._ended:
             return
         if done or now >= self._next.get(label, now):

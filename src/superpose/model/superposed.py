@@ -260,7 +260,8 @@ class Superposed(nn.Module):
         if isinstance(ids, tuple) and row is not None:
             row = row.unsqueeze(0)
         state = own[-1].private_state
-        private, closed = state.select(tasks), closed_to(state, tasks, device)
+        private = state.select(tasks)
+        closed = closed_to(state, tasks, device, lambda: _learns(own, tasks))
         found = {la.path: la.select(tasks, private.get(la.path, {}), closed) for la in own}
         return Selection(row, found)
 
@@ -390,6 +391,13 @@ class Superposed(nn.Module):
 def layers(model: nn.Module) -> list[Layer]:
     """The superposed layers of a model, in order, each of them once."""
     return [module for module in modules(model) if isinstance(module, Layer)]
+
+
+def _learns(own: list[Layer], tasks: Tasks) -> bool:
+    """Whether the superposed weights, or something of these tasks, learn by a gradient."""
+    weights = (layer.stored(name) for layer in own for name in layer.contexts)
+    private = own[-1].private_state.flats(tasks.unique)
+    return any(tensor.requires_grad for tensor in (*weights, *private))
 
 
 def _each(ids: Ids) -> list[int]:

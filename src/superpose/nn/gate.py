@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,11 +14,13 @@ if TYPE_CHECKING:
     from superpose.nn.private import PrivateState
 
 
-def closed_to(state: PrivateState, tasks: Tasks, device: torch.device) -> Tensor | None:
+def closed_to(
+    state: PrivateState, tasks: Tasks, device: torch.device, learns: Callable[[], bool]
+) -> Tensor | None:
     """1 for a task that has not begun to learn, and is its base; None if all have begun.
 
-    A gradient that comes back through it begins the task. Those of `torch.func` do not: what is
-    learned by them is given to a pass.
+    A gradient that comes back through it begins the task, if it is not zero and something `learns`
+    by it. Those of `torch.func` do not: what is learned by them is given to a pass.
     """
     if state.mark is None:
         return None
@@ -29,8 +32,20 @@ def closed_to(state: PrivateState, tasks: Tasks, device: torch.device) -> Tensor
         closed = by_row(each, tasks.row)
         if torch.is_grad_enabled():
             closed = nn.Parameter(closed)  # `requires_grad_` is refused in a transform
-            closed.register_hook(lambda gradient: state.begin(waiting))
+
+            def begin(gradient: Tensor) -> None:
+                if learns():
+                    state.begin(task for task in _reached(gradient, tasks) if task in waiting)
+
+            closed.register_hook(begin)
     return closed
+
+
+def _reached(gradient: Tensor, tasks: Tasks) -> list[int]:
+    """The tasks of rows on which the loss depends."""
+    slots = torch.zeros_like(gradient, dtype=torch.long) if tasks.row is None else tasks.row
+    reached = slots.flatten()[gradient.flatten() != 0]
+    return [tasks.unique[slot] for slot in reached.unique().tolist()]
 
 
 def opened(own: Tensor, closed: Tensor | None) -> Tensor:
@@ -45,7 +60,17 @@ def opened(own: Tensor, closed: Tensor | None) -> Tensor:
     if not torch.is_grad_enabled():
         return torch.where(each.bool(), 0.0, own)
     zero = (own - each.to(own.dtype) * own.detach()).nan_to_num(0, 0, 0)
-    return torch.where(each.bool(), zero, own)
+    return torch.where(each.bool(), zero + _signal(each, own), own)
+
+
+def _signal(each: Tensor, own: Tensor) -> Tensor:
+    """Zero, whose gradient tells the gate that the loss depends on `own`.
+
+    That of `zero` is zero as long as W is, and gradients of logits add up to zero without weights.
+    """
+    weights = torch.linspace(1, 2, own.shape[-1], dtype=own.dtype, device=own.device)
+    told = each.to(own.dtype) * weights
+    return told - told.detach()
 
 
 def unmoved(x: Tensor, closed: Tensor | None) -> Tensor:

@@ -72,12 +72,14 @@ def of_active_task(name: str) -> Any:
         selected = None if selection is None else selection.layers.get(vars(layer).get("path"))
         if selection is None or selected is None:
             return own(layer)
-        if name not in selected.contexts and name not in selected.private:
+        shifted = name == "bias" and bool(selected.means)  # by what the mean would have given
+        if name not in selected.contexts and name not in selected.private and not shifted:
             return own(layer)
         if selection.rows is None:
             return plain_tensor(layer, selected, name)
         stored = selected.private[name][0] if name in selected.private else own(layer)
-        return torch.empty_like(stored, device="meta")  # no one tensor is every row's
+        like = torch.empty(0) if stored is None else stored
+        return torch.empty_like(like, device="meta")  # no one tensor is every row's
 
     def own(layer: Any) -> Any:
         place = holder(layer, name)

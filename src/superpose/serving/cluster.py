@@ -27,8 +27,8 @@ from superpose.serving.server import Http, running
 from superpose.serving.service import Limits, Service
 from superpose.serving.tokens import Tokens
 
-TRIES = 20  # replicas that a request is given to, one after the other, if they die
-PAUSE = 0.25  # seconds between two tries: a new replica has to start
+TRIES = 5  # replicas that a request is given to, one after the other: it may be what kills them
+PAUSE = 0.25  # seconds after the first try, twice as many after the next: a replica has to start
 ONGOING = 512  # requests that a replica works on at a time; its own queue is counted in rows
 Headers = list[tuple[bytes, bytes]]
 Told = tuple[int, Headers, bytes]
@@ -155,7 +155,7 @@ class Cluster(Http):
         control = path.startswith(b"/v2/repository/models/")
         with self._bodies.held() as hold:
             hold(len(body))
-            for _ in range(1 if control else TRIES):
+            for attempt in range(1 if control else TRIES):
                 asked = self._handle.answer.remote(
                     scope["method"], path, scope["query_string"], scope["headers"], body
                 )
@@ -165,7 +165,7 @@ class Cluster(Http):
                     asked.cancel()
                     raise
                 except RayActorError:
-                    await asyncio.sleep(PAUSE)
+                    await asyncio.sleep(PAUSE * 2**attempt)
         if control:
             raise RequestError(
                 503, "the replica that was asked died: look whether the change was made"

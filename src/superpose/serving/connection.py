@@ -31,6 +31,8 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self.since: float | None = self.loop.time()
         self._head: int | None = None  # bytes of headers so far; none if they are complete
+        self._half = False  # a request, of which the rest is to come
+        self._ended = False  # a request, in the bytes that came last
         self._unsent = 0  # bytes of answers that the client had not taken at the last look
         self._gone: list[Callable[[], object]] = []
 
@@ -43,7 +45,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The headers begin."""
         super().on_message_begin()
-        self.since, self._head = self.loop.time(), 0
+        self.since, self._head, self._half = self.loop.time(), 0, True
 
     def on_headers_complete(self) -> None:
         """The headers are there."""
@@ -55,7 +57,10 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is there as a whole."""
-        self.since = None
+        self._half, self._ended = False, True
+        cycle = self.cycle
+        answered = cycle is not None and cycle.response_complete
+        self.since = self.loop.time() if answered else None
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -66,8 +71,9 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """As it was, and headers are limited."""
+        self._ended = False
         super().data_received(data)
-        if self._head is not None:
+        if self._head is not None and not self._ended:  # else most of it may be a body
             self._head += len(data)
             if self._head > HEADER_BYTES:
                 self._refuse(431)
@@ -82,8 +88,10 @@ class Connection(HttpToolsProtocol):
             return
         if unsent or self.transport.is_closing():
             self.transport.abort()
-        else:
+        elif self._half:
             self._refuse(408)
+        else:  # it sent nothing: an answer would be taken for that to its next request
+            self.transport.close()
 
     def _busy(self) -> bool:
         """Whether a request that came as a whole is being served; what comes after it may wait."""

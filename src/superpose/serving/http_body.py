@@ -95,7 +95,7 @@ def split(body: bytes, told: str | None) -> tuple[dict[str, Any], memoryview]:
     """The JSON part of a body, and the bytes after it."""
     if told is None:
         return json_object(body), memoryview(b"")
-    if not told.isdecimal() or int(told) > len(body):
+    if not told.isdecimal() or len(told) > 20 or int(told) > len(body):
         raise RequestError(
             400, f"Inference-Header-Content-Length: {told[:40]!r} of {len(body)} bytes"
         )

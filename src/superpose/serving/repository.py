@@ -249,8 +249,13 @@ class Repository:
         if not copy.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             beside = folder / f".{digest}.{uuid4().hex}.part"
-            shutil.copyfile(path, beside)
-            beside.replace(copy)
+            try:
+                shutil.copyfile(path, beside)
+                if digest_of(beside) != digest:
+                    raise SuperposeError(f"{path.name} was changed while it was read: try again")
+                beside.replace(copy)
+            finally:
+                beside.unlink(missing_ok=True)
         return copy
 
     def _restored(self) -> Version:
