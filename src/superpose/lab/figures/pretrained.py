@@ -252,7 +252,8 @@ def _panel(axes: Any, found: Sequence[Point]) -> None:
         y = [point.mean for point in kind]
         axes.plot(x, y, look, color=COLOURS["lora"], marker="s", markersize=4)
         for place, point in zip(x, kind, strict=True):
-            name = point.words if point is kind[0] else point.words.split(", ")[1]
+            rank = point.words.split(", ")[1].removeprefix("rank ")
+            name = point.words if point is kind[0] else rank
             at = (place, point.mean)
             _label(axes, name, at, (-4, 3), COLOURS["lora"], ha="right", va="bottom")
     axes.margins(x=0.35, y=0.15)
