@@ -13,7 +13,7 @@ import torch
 from documents import DOCUMENTS, ROOT
 from scripts import loaded
 
-from superpose import cli
+from superpose import cli, contexts
 
 tables = loaded("tables")
 
@@ -58,6 +58,7 @@ WITH_PYTHON = [
 @pytest.mark.parametrize("path", WITH_PYTHON, ids=named)
 def test_python_runs_and_prints_what_the_page_shows(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(contexts, "FAMILIES", dict(contexts.FAMILIES))  # a page may register one
     with torch.random.fork_rng(), patch.dict(os.environ):  # a page may set variables
         torch.manual_seed(0)
         results = documents.printed(path)

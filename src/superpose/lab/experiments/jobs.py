@@ -167,12 +167,19 @@ class _Worker(Quiet):
         The last progress is returned too: the queue may lose it when this process ends.
         """
         worker = cls()
+        told = False
+
+        def stop() -> bool:
+            nonlocal told
+            told = cls.asked.is_set() or os.getppid() != parent
+            return told
+
         if cls.asked.is_set():  # the pool had taken the job before it could be cancelled
             raise Interrupted(f"stopped before {job.label} began")
         try:
-            outcome = run(job, worker, lambda: cls.asked.is_set() or os.getppid() != parent)
+            outcome = run(job, worker, stop)
         except Interrupted:
-            if not cls.asked.is_set():  # a signal to this process, whose pool waits for its end
+            if not told:  # a signal to this process: others that got it may have died with a lock
                 os._exit(1)
             raise
         return {**outcome.result, "timings": outcome.timings}, worker.last
