@@ -85,12 +85,14 @@ def families() -> str:
 
 
 def centring() -> str:
-    """Permuting MNIST, 20 tasks, 256 units with biases: what centring does for families."""
+    """Permuting MNIST, 20 tasks, 256 units: what centring does for families."""
     lines = ["| family | `centre` | when learned | mean of all 20 | numbers a task | seeds |"]
     lines.append("|---" * 6 + "|")
     for family, centre in itertools.product(("binary", "hadamard"), ("none", "rows", "task")):
-        named = "" if centre == "none" else f"-centre-{centre}"
-        folder = ROOT / f"results/runs/permuting-mnist/{family}-private-per-task{named}-t20-e1000"
+        centred = f"{family}-private-per-task-centre-{centre}-t20-e1000"
+        plain = f"{family}-u256-t20"  # without biases
+        name = plain if centre == "none" else centred
+        folder = ROOT / "results/runs/permuting-mnist" / name
         results = [json.loads(path.read_text()) for path in folder.glob("seed-*/result.json")]
         if results:
             names = ("mean_when_learned", "mean_all")
