@@ -75,8 +75,7 @@ def families() -> str:
     ]
     folders = {RECIPE: f"{RECIPE}-u256-lr0.0006-cosine"} | {m: f"{m}-u256" for m in FAMILIES}
     for method, folder in folders.items():
-        paths = sorted(runs.glob(f"{folder}/seed-*/result.json"))
-        results = [json.loads(path.read_text()) for path in paths]
+        results = list(by_seed(runs / folder).values())
         if results:
             names = ("first_task", "mean_last_ten", "mean_all")
             cells = [told([100 * result[name] for result in results]) for name in names]
@@ -92,8 +91,7 @@ def centring() -> str:
         centred = f"{family}-private-per-task-centre-{centre}-t20-e1000"
         plain = f"{family}-u256-t20"  # without biases
         name = plain if centre == "none" else centred
-        folder = ROOT / "results/runs/permuting-mnist" / name
-        results = [json.loads(path.read_text()) for path in folder.glob("seed-*/result.json")]
+        results = list(by_seed(ROOT / "results/runs/permuting-mnist" / name).values())
         if results:
             names = ("mean_when_learned", "mean_all")
             cells = [told([100 * result[name] for result in results]) for name in names]
@@ -159,8 +157,8 @@ def unbroken() -> str:
         path = ROOT / f"results/recognise/{name}.json"
         if path.exists():
             found = json.loads(path.read_text())
-            together = found.get("found_together", found["found"])
-            cells = (f"{one:.2f}" for one in (found["told"], found["found"], together))
+            measures = (found.get(one) for one in ("told", "found", "found_together"))
+            cells = ("–" if one is None else f"{one:.2f}" for one in measures)
             lines.append(f"| {what} (`{name}`) | {' | '.join(cells)} | {found['contexts']} |")
     return "\n".join(lines)
 
@@ -179,7 +177,7 @@ def convolutions() -> str:
     lengths = {"5 × 1000": "s1000-e500", "3 × 300": "t3-s300-e150"}
     for length, family, width in itertools.product(lengths, ("binary", "hadamard"), (16, 32)):
         kernel, channel = (
-            of_icifar(f"{family}-w{width}{conv}-{lengths[length]}")
+            by_seed(ROOT / "results/runs/icifar" / f"{family}-w{width}{conv}-{lengths[length]}")
             for conv in ("", "-conv-channel")
         )
         seeds = sorted(kernel.keys() & channel.keys())
@@ -193,9 +191,9 @@ def convolutions() -> str:
     return "\n".join(lines)
 
 
-def of_icifar(folder: str) -> dict[str, dict[str, Any]]:
+def by_seed(folder: Path) -> dict[str, dict[str, Any]]:
     """Results of finished runs by seed."""
-    paths = (ROOT / "results/runs/icifar" / folder).glob("seed-*/result.json")
+    paths = sorted(folder.glob("seed-*/result.json"))
     return {path.parent.name: json.loads(path.read_text()) for path in paths}
 
 
