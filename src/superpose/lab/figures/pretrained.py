@@ -124,7 +124,8 @@ def words(about: dict[str, Any]) -> str:
     parts = [names[given["method"]]]
     parts += [f"rank {given['rank']}"] if given["rank"] else []
     if given["method"] in ("superposed", "scrambled"):
-        parts += ["projection"] if given["projection"] else []
+        strength = f" of strength {given['strength']}" if "strength" in given else ""
+        parts += [f"projection{strength}"] if given["projection"] else []
         parts += [f"centred by {given['centre']}"] if given["centre"] else []
         parts += [given["family"]] if given["family"] != "hadamard" else []
     parts += [f"layers < {given['min_inputs']} private"] if given.get("min_inputs") else []
