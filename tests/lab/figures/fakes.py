@@ -7,7 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from superpose.lab.experiments.settings import EXPERIMENTS, Settings
-from superpose.lab.figures.items import ITEMS, Computed
+from superpose.lab.figures.item import Computed
+from superpose.lab.figures.items import ITEMS
 from superpose.lab.figures.runs import place
 
 LEARNED = [name for name, item in ITEMS.items() if not isinstance(item, Computed)]
