@@ -105,7 +105,8 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
         "# Reproduction of the paper",
         "`superpose reproduce` trains the networks of [*Superposition of many models into one*]"
         "(https://arxiv.org/abs/1902.05522) again and compares the numbers. This page shows every "
-        "figure and table of the paper, with the paper's numbers beside ours.",
+        "figure and table of the paper, with the paper's numbers beside ours, and figures that go "
+        "beyond it: other recipes, and tasks that are recognised.",
         REMARKS[scale],
         " ".join(summary(tables)),
         "| name | in the paper | status | verdicts |\n|---|---|---|---|\n"

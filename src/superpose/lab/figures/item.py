@@ -112,7 +112,13 @@ class Recognised(Item):
         """Put the measures of its protocols together."""
         measured = Measured(data.root)
         parts = [
-            Part(name, protocol.words(), protocol.declared(), measured.of(name, protocol))
+            Part(
+                name,
+                protocol.words(),
+                protocol.extras(),
+                protocol.declared(),
+                measured.of(name, protocol),
+            )
             for name, protocol in self.protocols(scale).items()
         ]
         return self.summarise(parts, scale)

@@ -9,13 +9,19 @@ from typing import Any
 import torch
 
 from superpose.errors import SuperposeError
-from superpose.lab.experiments.recognition.protocol import Found, Learner, RecognitionProtocol
+from superpose.lab.experiments.recognition.protocol import (
+    Found,
+    Learner,
+    RecognitionProtocol,
+    difference,
+)
 from superpose.lab.figures.runs import read, write_json
 from superpose.learning import Display
 from superpose.learning.run_directory import locked, write
 
 FOLDER = "recognise"
 """Of measures beside the folder of all runs, and of their runs in that folder."""
+ADOPTED = ("protocol.json", "metrics.jsonl", "timings.json", "checkpoint.pt", "result.json")
 
 
 @dataclass(frozen=True)
@@ -34,14 +40,12 @@ class Measured:
         if not path.exists():
             return None
         found = read(path)
-        wanted, was = protocol.declared(), found.get("protocol", {})
-        for field in {**wanted, **was}:
-            if wanted.get(field) != was.get(field):
-                raise SuperposeError(
-                    f"{path} was measured with {field}={was.get(field)!r}, not "
-                    f"{wanted.get(field)!r}: move it and its runs in {self.root / FOLDER} away, or "
-                    "choose another --out"
-                )
+        other = difference(found.get("protocol", {}), protocol.declared())
+        if other is not None:
+            raise SuperposeError(
+                f"{path} was measured with {other}: move it and its runs in {self.root / FOLDER} "
+                "away, or choose another --out"
+            )
         return found
 
     def missing(self, protocols: Mapping[str, RecognitionProtocol]) -> list[str]:
@@ -68,6 +72,8 @@ class Measuring:
         """Train and measure in this process; trained models stay, so that they can be measured."""
         torch.set_num_threads(1)
         learner = Learner(self.root / FOLDER, display, stop, self.data_dir)
+        for run in self.runs:
+            self._claim(learner.runs / run)
         measures = self.protocol.measure(self.label, learner)
         for run in self.runs:
             config = learner.runs / run / "config.json"
@@ -77,6 +83,20 @@ class Measuring:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_json(target, found)
         return found
+
+    def _claim(self, run: Path) -> None:
+        """Note what a new run learns; refuse one that learned by another declaration.
+
+        The run's own `config.json` does not tell all options of `superpose`.
+        """
+        noted, wanted = run / "protocol.json", self.protocol.learned()
+        if not (run / "config.json").exists():
+            run.mkdir(parents=True, exist_ok=True)
+            write_json(noted, wanted)
+        elif noted.exists() and (other := difference(read(noted), wanted)) is not None:
+            raise SuperposeError(
+                f"{run} was learned with {other}: move it away, or choose another --out"
+            )
 
 
 def adopt(source: Path, root: Path, protocols: Mapping[str, RecognitionProtocol]) -> Iterable[Path]:
@@ -93,7 +113,7 @@ def adopt(source: Path, root: Path, protocols: Mapping[str, RecognitionProtocol]
             continue
         target.mkdir(parents=True, exist_ok=True)
         with locked(target):
-            for name in ("metrics.jsonl", "timings.json", "checkpoint.pt", "result.json"):
+            for name in ADOPTED:
                 if (here / name).exists():
                     shutil.copyfile(here / name, target / name)
             write(target / "config.json", (here / "config.json").read_bytes())

@@ -23,6 +23,7 @@ class Part:
 
     name: str
     words: str
+    extras: str
     declared: Found
     found: Found | None
 
@@ -48,6 +49,7 @@ def after_learning(parts: Sequence[Part], scale: Scale) -> Findings:
         column("run", "measures"),
         column("tasks", "tasks", "number"),
         column("units", "hidden units"),
+        column("extras", "options of `superpose`"),
         column("told", "told, %", "points"),
         column("inputs", "found by inputs, %", "points"),
         column("task_right", "task right, %", "points"),
@@ -65,7 +67,7 @@ def after_learning(parts: Sequence[Part], scale: Scale) -> Findings:
         about = part.declared
         row: Row = {each["key"]: None for each in columns}
         row |= {"run": part.name, "tasks": about["tasks"], "units": f"2 × {about['units']}"}
-        row["seeds"] = 0
+        row |= {"extras": part.extras or "–", "seeds": 0}
         if (found := part.found) is not None:
             row |= {key: found.get(key) for key in row if row[key] is None}
             row |= {kind: found["accuracy"][kind] for kind in ("told", "inputs")}
@@ -127,7 +129,7 @@ def while_learning(parts: Sequence[Part], scale: Scale) -> Findings:
     rows = []
     for part in parts:
         row: Row = {each["key"]: None for each in columns}
-        row |= {"run": part.name, "stream": part.words, "seeds": int(part.found is not None)}
+        row |= {"run": part.name, "stream": _words(part), "seeds": int(part.found is not None)}
         row |= {key: (part.found or {}).get(key) for key in row if row[key] is None}
         rows.append(row)
     checks = [one for part in parts for one in _found_while(part, scale)]
@@ -262,11 +264,15 @@ def _bars(parts: Sequence[Part]) -> list[Row]:
     return rows
 
 
+def _words(part: Part) -> str:
+    return ", ".join(words for words in (part.words, part.extras) if words)
+
+
 def _findings(
     parts: Sequence[Part], columns: list[dict[str, str]], rows: list[Row], checks: list[Check]
 ) -> Findings:
     return {
-        "about": "; ".join(f"{part.name}: {part.words}" for part in parts),
+        "about": "; ".join(f"{part.name}: {_words(part)}" for part in parts),
         "columns": columns,
         "rows": rows,
         "checks": checks,

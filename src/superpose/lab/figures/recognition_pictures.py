@@ -15,7 +15,7 @@ EVIDENCE = {
 }
 TOLD, FOUND = COLOURS["rotation"], COLOURS["binary"]
 NAMED = 10  # tasks that have a colour and a name each
-TASKS = [colour for name, colour in COLOURS.items() if name not in ("si", "ewc", "ours", "fast")]
+TASKS = list(dict.fromkeys(COLOURS[name] for name in COLOURS if name != "rotation"))  # black
 
 
 def bars(found: Findings) -> Any:

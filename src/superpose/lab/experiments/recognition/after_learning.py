@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from superpose.lab.data import STREAMS, ImageStream, Permuting, Turning
 from superpose.lab.experiments.recognition.measures import (
@@ -16,6 +16,7 @@ from superpose.lab.experiments.recognition.protocol import (
     Learner,
     RecognitionProtocol,
     drawn,
+    options_in_words,
     percent,
 )
 from superpose.lab.networks import MLP
@@ -24,13 +25,9 @@ from superpose.recognition import Statistics
 from superpose.recognition.finding import FARTHEST
 
 ALL = ("inputs", "shortlist", "log-sum-exp", "entropy", "gradient")
+BY_INPUTS = {"private": "none", "recognise": Statistics()}
 SOME = 200  # rows of a task that rows of no task are compared with, and of each of those
 NEW = 10  # tasks that are not learned
-
-
-def statistics(rank: int = 0, **options: Any) -> dict[str, Any]:
-    """Options of `superpose`: statistics of inputs; other private tensors if they are given."""
-    return {"private": "none", "recognise": Statistics(rank=rank)} | options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +41,7 @@ class AfterLearning(RecognitionProtocol):
     """For each task."""
     units: int = 256
     method: str = "hadamard+projection"
-    options: dict[str, Any] = field(default_factory=statistics)
+    options: dict[str, Any] = field(default_factory=lambda: dict(BY_INPUTS))
     """Those of `superpose`; the network has biases unless they say `private="none"`."""
     rate: dict[str, Any] = field(default_factory=lambda: {"lr": 6e-4, "schedule": "cosine"})
     """Those of `train`."""
@@ -53,6 +50,8 @@ class AfterLearning(RecognitionProtocol):
     evidence: tuple[str, ...] = ALL
     other: str = "fashion-mnist"
     """A data set whose rows are of no task."""
+
+    only_measured: ClassVar[tuple[str, ...]] = ("rows", "evidence", "other")
 
     def runs(self, name: str) -> list[str]:
         """One."""
@@ -77,6 +76,10 @@ class AfterLearning(RecognitionProtocol):
             **by_evidence(model, stream, self.evidence, self.rows),
             **self._unknown(model, stream, learner),
         }
+
+    def extras(self) -> str:
+        """Tell options of `superpose`."""
+        return options_in_words(self.options)
 
     def words(self) -> str:
         """Data, tasks, network, method."""

@@ -1,7 +1,7 @@
 """Tasks found by outputs alone, without and with training that teaches doubt."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from superpose.lab.data import Permuting
 from superpose.lab.experiments.recognition.after_learning import network
@@ -29,6 +29,8 @@ class Doubting(RecognitionProtocol):
     rate: dict[str, Any] = field(default_factory=lambda: {"lr": 6e-4})
     rows: int = 1000
     """Of the test set of each task."""
+
+    only_measured: ClassVar[tuple[str, ...]] = ("rows", "methods")
 
     def runs(self, name: str) -> list[str]:
         """One for each method."""

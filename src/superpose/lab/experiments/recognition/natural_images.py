@@ -1,7 +1,7 @@
 """Natural images: CIFAR-100 in ten tasks of ten classes, learned task after task."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from superpose.lab.experiments.recognition.protocol import (
     Learner,
     RecognitionProtocol,
     drawn,
+    options_in_words,
     percent,
 )
 from superpose.lab.networks import ResNet18
@@ -50,6 +51,8 @@ class NaturalImages(RecognitionProtocol):
     """Rows of each task that the statistics are made of."""
     rows: int = 300
     """Of the test set of each task."""
+
+    only_measured: ClassVar[tuple[str, ...]] = ("features", "rank", "remembered", "rows")
 
     def runs(self, name: str) -> list[str]:
         """One."""
@@ -88,6 +91,10 @@ class NaturalImages(RecognitionProtocol):
             **found,
             "false_alarms": deep["false_alarms"],
         }
+
+    def extras(self) -> str:
+        """Tell options of `superpose`."""
+        return options_in_words(self.options)
 
     def words(self) -> str:
         """Network, tasks, method."""

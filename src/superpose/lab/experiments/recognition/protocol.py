@@ -2,10 +2,10 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from superpose.lab.data import Dataset, load
 from superpose.learning import Display, Outcome, train
 from superpose.learning.methods import Method
 from superpose.learning.streams import Stream
+from superpose.recognition import Statistics
 
 Found = dict[str, Any]
 """What was measured, as JSON can hold it; accuracies are in percent."""
@@ -55,6 +56,9 @@ class Learner:
 class RecognitionProtocol(ABC):
     """A declaration: data, network, method, rate, and how many rows are recognised."""
 
+    only_measured: ClassVar[tuple[str, ...]] = ()
+    """Fields that do not decide what is learned."""
+
     @abstractmethod
     def runs(self, name: str) -> list[str]:
         """The directories of its runs."""
@@ -67,10 +71,46 @@ class RecognitionProtocol(ABC):
     def words(self) -> str:
         """Tell the settings."""
 
+    def extras(self) -> str:
+        """Tell options of `superpose` that are not the usual ones."""
+        return ""
+
     def declared(self) -> Found:
         """All fields, as JSON has them: measures of other fields are not of this protocol."""
         found: Found = json.loads(json.dumps(asdict(self)))
         return found
+
+    def learned(self) -> Found:
+        """The fields that decide what is learned."""
+        given = self.declared().items()
+        return {name: value for name, value in given if name not in self.only_measured}
+
+
+def difference(was: Found, now: Found) -> str | None:
+    """The first field in which two declarations differ, in words.
+
+    >>> difference({"tasks": 10, "rows": 5}, {"tasks": 10, "rows": 6})
+    'rows=5, not 6'
+    """
+    for field in {**now, **was}:
+        if was.get(field) != now.get(field):
+            return f"{field}={was.get(field)!r}, not {now.get(field)!r}"
+    return None
+
+
+def options_in_words(options: Mapping[str, Any]) -> str:
+    """Options of `superpose` beside statistics of inputs and no private tensors.
+
+    >>> options_in_words({"private": "none", "centre": "task", "recognise": Statistics(rank=8)})
+    'centre task, statistics of rank 8'
+    """
+    parts = []
+    for name, value in options.items():
+        if isinstance(value, Statistics):
+            parts += [f"statistics of rank {value.rank}"] if value.rank else []
+        elif (name, value) != ("private", "none"):
+            parts.append(name if value is True else f"{name} {value}")
+    return ", ".join(parts)
 
 
 def drawn(make: Callable[[], nn.Module]) -> nn.Module:

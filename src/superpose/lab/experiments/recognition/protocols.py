@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
-from superpose.lab.experiments.recognition.after_learning import AfterLearning, statistics
+from superpose.lab.experiments.recognition.after_learning import AfterLearning
 from superpose.lab.experiments.recognition.doubting import Doubting
 from superpose.lab.experiments.recognition.natural_images import NaturalImages
 from superpose.lab.experiments.recognition.protocol import RecognitionProtocol
 from superpose.lab.experiments.recognition.while_learning import WhileLearning
+from superpose.learning.finder import FIRST_ROWS
+from superpose.recognition import Statistics
 
 LARGER = {"lr": 1e-3, "schedule": "warm-cosine", "label_smoothing": 0.1}
 FEW = ("inputs", "shortlist")  # outputs ask for a forward pass for each of 250 tasks
@@ -14,14 +16,30 @@ FEW = ("inputs", "shortlist")  # outputs ask for a forward pass for each of 250 
 TEN = AfterLearning(tasks=10, rows=10_000)
 WIDE = AfterLearning(tasks=10, units=1000, steps=2000, rows=10_000, rate=LARGER)
 FIFTY = AfterLearning(tasks=50)
-MANY = AfterLearning(tasks=250, units=1024, rows=200, rate=LARGER, evidence=FEW)
-TURNED = AfterLearning(tasks=36, stream="turning", options=statistics(rank=64))
+MANY = AfterLearning(
+    tasks=250,
+    units=1024,
+    rows=200,
+    rate=LARGER | {"rank_lr": 3e-3},
+    options={"private": "per-task", "centre": "task", "rank": 1, "recognise": Statistics()},
+    evidence=FEW,
+)
+TURNED = AfterLearning(
+    tasks=36, stream="turning", options={"private": "none", "recognise": Statistics(rank=64)}
+)
 
 STREAM_10 = WhileLearning(length={"tasks": 10, "period": 500})
 STREAM_50 = WhileLearning(length={"tasks": 50, "period": 1000})
 RETURNING = WhileLearning(stream="returning", length={"tasks": 5, "period": 150})
 FASHION = WhileLearning(
-    stream="rotating", dataset="fashion-mnist", length={"steps": 50_000}, method="binary"
+    stream="rotating",
+    dataset="fashion-mnist",
+    length={"steps": 50_000},
+    options={
+        "private": "none",
+        "centre": "task",
+        "recognise": Statistics(rank=16, most=FIRST_ROWS),
+    },
 )
 
 DOUBT = Doubting()
@@ -97,16 +115,19 @@ SMALL_IMAGES = NaturalImages(
 SMOKE: dict[str, RecognitionProtocol] = {
     "permuted-10": SMALL_TASKS,
     "permuted-50": replace(SMALL_TASKS, tasks=4),
-    "permuted-250": replace(SMALL_TASKS, tasks=5, evidence=FEW),
-    "rotated-36": replace(
-        SMALL_TASKS, tasks=4, stream="turning", options=statistics(rank=4), rows=50
+    "permuted-250": replace(
+        SMALL_TASKS, tasks=5, evidence=FEW, options=MANY.options, rate={"lr": 1e-3, "rank_lr": 3e-3}
     ),
+    "rotated-36": replace(SMALL_TASKS, tasks=4, stream="turning", options=TURNED.options, rows=50),
     "stream-returning": replace(
         SMALL_STREAM, stream="returning", length={"tasks": 5, "period": 10}
     ),
     "stream-permuted-10": SMALL_STREAM,
     "stream-rotating-fashion": replace(
-        SMALL_STREAM, stream="rotating", length={"steps": 60, "period": 20}, method="binary"
+        SMALL_STREAM,
+        stream="rotating",
+        length={"steps": 60, "period": 20},
+        options=FASHION.options,
     ),
     "doubt": Doubting(dataset="digits", tasks=3, steps=20, units=64, rows=100),
     "cifar100-pretrained": replace(

@@ -11,6 +11,7 @@ from superpose.lab.experiments.recognition.protocol import (
     Found,
     Learner,
     RecognitionProtocol,
+    options_in_words,
     percent,
 )
 from superpose.learning import method
@@ -65,7 +66,15 @@ class WhileLearning(RecognitionProtocol):
             **found,
         }
 
+    def extras(self) -> str:
+        """Tell options of `superpose`."""
+        return options_in_words(self.options)
+
     def words(self) -> str:
         """Stream, network, method."""
-        length = ", ".join(f"{name} {value:,}" for name, value in self.length.items())
-        return f"{self.stream} ({length}), 2 × {self.units} units, {self.method}"
+        if self.stream == "rotating":
+            what = f"images that turn slowly, {self.length['steps']:,} steps"
+        else:
+            back = " that come back" if self.stream == "returning" else ""
+            what = f"{self.length['tasks']} permutations{back}, {self.length['period']} steps each"
+        return f"{what}, 2 × {self.units} units, {self.method}"
