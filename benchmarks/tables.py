@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from superpose.lab import bench
+from superpose.lab.figures import document
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -104,63 +105,39 @@ def centring() -> str:
 
 def recognised() -> str:
     """Accuracy with the task told and found, from one row, by protocol."""
-    lines = [
-        "| tasks | hidden units | told, % | found by inputs, % | task right, % | "
-        "AUROC, Fashion-MNIST | AUROC, other tasks | false alarms, % | stored for each task |",
-        "|---" * 9 + "|",
-    ]
-    for name in ("permuted-10", "permuted-10-wide", "permuted-50", "permuted-250", "rotated-36"):
-        path = ROOT / f"results/recognise/{name}.json"
-        if not path.exists():
-            continue
-        found = json.loads(path.read_text())
-        accuracy, right = found["accuracy"], found["task_right"]
-        other = found.get("auroc_unlearned")
-        cells = [
-            f"{found['tasks']} {name.split('-')[0]} (`{name}`)",
-            f"2 × {found['units']}",
-            f"{accuracy['told']:.2f}",
-            f"{accuracy['inputs']:.2f}",
-            f"{right['inputs']:.2f}",
-            f"{found['auroc_fashion']:.4f}",
-            "–" if other is None else f"{other:.4f}",
-            f"{found['false_alarms']:.2f}",
-            f"{found['numbers_a_task']:,} numbers, {found['bytes_a_task'] / 1000:.1f} kB",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    names = ("permuted-10", "permuted-50", "permuted-250", "rotated")
+    return found_tasks(*names, without=("numbers_a_task", "degrees_off_if_wrong"))
 
 
 def evidence() -> str:
     """Ten permuted tasks: what each kind of evidence finds."""
-    found = json.loads((ROOT / "results/recognise/permuted-10.json").read_text())
-    lines = ["| evidence | task right, % | accuracy, % | stored for each task |", "|---" * 4 + "|"]
-    kept = {"inputs": f"{found['numbers_a_task']:,} numbers", "shortlist": "as inputs"}
-    for kind, right in found["task_right"].items():
-        accuracy = found["accuracy"].get(kind)
-        told_as = "–" if accuracy is None else f"{accuracy:.2f}"
-        lines.append(f"| {kind} | {right:.2f} | {told_as} | {kept.get(kind, 'nothing')} |")
-    return "\n".join(lines)
+    return found_tasks("evidence", without=("label", "told"))
+
+
+def doubt() -> str:
+    """Tasks found by outputs, by method of learning."""
+    return found_tasks("doubt", without=("numbers",))
 
 
 def unbroken() -> str:
     """Streams whose tasks are told to one network and found by another."""
-    streams = {
-        "stream-returning": "5 permutations, 12 changes, tasks come back",
-        "stream-permuted-10": "10 permutations, 500 steps each",
-        "stream-permuted-50": "50 permutations, 1000 steps each",
-        "stream-rotating-fashion": "Fashion-MNIST, turning slowly, 50,000 steps",
-    }
-    lines = ["| stream | told, % | found, % | found together, % | contexts begun |"]
-    lines.append("|---" * 5 + "|")
-    for name, what in streams.items():
-        path = ROOT / f"results/recognise/{name}.json"
-        if path.exists():
-            found = json.loads(path.read_text())
-            measures = (found.get(one) for one in ("told", "found", "found_together"))
-            cells = ("–" if one is None else f"{one:.2f}" for one in measures)
-            lines.append(f"| {what} (`{name}`) | {' | '.join(cells)} | {found['contexts']} |")
-    return "\n".join(lines)
+    return found_tasks("returning", "stream", "rotating-fashion")
+
+
+def natural() -> str:
+    """CIFAR-100 in ten tasks, by kind of evidence."""
+    return found_tasks("cifar100")
+
+
+def found_tasks(*names: str, without: tuple[str, ...] = ()) -> str:
+    """What was measured for `superpose reproduce recognise-…`, some columns left out."""
+    tables = []
+    for name in names:
+        found = json.loads((ROOT / f"results/paper/recognise-{name}.json").read_text())
+        columns = [column for column in found["columns"] if column["key"] not in without]
+        rows = [row for row in found["rows"] if row["seeds"]]
+        tables.append(found | {"columns": columns, "rows": rows})
+    return document.grid(*tables) if any(table["rows"] for table in tables) else "Not measured yet."
 
 
 def convolutions() -> str:
@@ -510,7 +487,9 @@ TABLES = {
     "centring": centring,
     "recognised": recognised,
     "evidence": evidence,
+    "doubt": doubt,
     "unbroken streams": unbroken,
+    "natural images": natural,
     "convolutions": convolutions,
     "learning": learning,
     "zoo": zoo,

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from lab.figures.fakes import fake
+from lab.figures.fakes import RECOGNISED, fake
 
 from superpose.cli import main
 from superpose.errors import SuperposeError
@@ -60,6 +60,32 @@ def test_finished_runs_are_not_run_again(smoke: Path, capsys: pytest.CaptureFixt
     assert {path: path.stat().st_mtime_ns for path in before} == before
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["name"], told["missing"], len(told["files"])) == ("fig-icifar", [], 3)
+
+
+def test_tasks_are_recognised_by_the_command(tmp_path: Path) -> None:
+    main(["reproduce", *RECOGNISED, "--scale", "smoke", "--out", str(tmp_path), "--quiet"])
+    for name in RECOGNISED:
+        found = json.loads((tmp_path / "smoke" / f"{name}.json").read_text())
+        assert not found["missing"]
+        assert all(row["seeds"] for row in found["rows"])
+        for end in ("png", "svg"):
+            assert (tmp_path / "smoke" / f"{name}.{end}").exists()
+    measures = tmp_path / "smoke" / "recognise"
+    permuted = json.loads((measures / "permuted-10.json").read_text())
+    assert permuted["task_right"]["inputs"] > 95  # permuted pixels cannot be mistaken
+    assert permuted["accuracy"]["inputs"] > 60
+    assert permuted["auroc_other_tasks"] > 0.99
+    assert 0.4 < permuted["auroc_other_data"] < 0.65  # which are the same digits at this scale
+    assert permuted["numbers_for_recognition"] == 2 * 64 + 3
+    turned = json.loads((measures / "rotated-36.json").read_text())
+    assert sum(turned["degrees"].values()) == 4 * 50
+    returning = json.loads((measures / "stream-returning.json").read_text())
+    assert returning["contexts"] == 5
+    assert len(returning["spans"]) == 12
+    assert returning["found"] > returning["told"] - 1
+    main(["report", str(tmp_path), "--scale", "smoke"])
+    page = (tmp_path / "report.html").read_text()
+    assert all(f'<h2 id="{name}">' in page for name in RECOGNISED)
 
 
 def test_a_damaged_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

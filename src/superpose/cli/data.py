@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from superpose.lab.data import ImageStream
 
 DatasetName = Literal["mnist", "fashion-mnist", "cifar10", "cifar100", "digits"]
-StreamName = Literal["permuting", "rotating", "incremental"]
+StreamName = Literal["permuting", "rotating", "incremental", "turning", "returning"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,10 @@ class Show(Common):
     """
 
     stream: Annotated[Positional[StreamName], arg(metavar="STREAM")]
-    """How the images change over time: permuting, rotating or incremental."""
+    """How the images change over time:
+    • permuting, returning: pixels are permuted
+    • rotating, turning: images turn, slowly or by 10° a task
+    • incremental: other classes"""
     out: Annotated[Path, arg(metavar="FILE")]
     """The PNG file to write."""
     dataset: Annotated[
@@ -131,7 +134,7 @@ class Show(Common):
     group: int = 10
     """The number of classes in each task of an incremental stream."""
     tasks: int = 5
-    """The number of tasks of a permuting or incremental stream."""
+    """The number of tasks; a rotating stream has one."""
     seed: int = 0
     """The seed of the stream."""
 
@@ -143,7 +146,7 @@ class Show(Common):
         self.tell({"out": str(self.out)}, f"{self.out} is written")
 
     def _stream(self) -> "ImageStream":
-        from superpose.lab.data import Incremental, Permuting, Rotating, load
+        from superpose.lab.data import Incremental, Permuting, Returning, Rotating, Turning, load
 
         if self.stream == "incremental":
             first = None if self.dataset else load("cifar10", self.data_dir)
@@ -152,7 +155,8 @@ class Show(Common):
         dataset = load(self.dataset or "mnist", self.data_dir)
         if self.stream == "rotating":
             return Rotating(dataset, seed=self.seed, batch_size=1)
-        return Permuting(dataset, tasks=self.tasks, seed=self.seed, batch_size=1)
+        kinds = {"permuting": Permuting, "turning": Turning, "returning": Returning}
+        return kinds[self.stream](dataset, tasks=self.tasks, seed=self.seed, batch_size=1)
 
 
 @configure(OmitSubcommandPrefixes, FlagCreatePairsOff)

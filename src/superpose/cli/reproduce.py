@@ -34,7 +34,13 @@ class ReproduceCommand:
       fig-rotating-close, fig-rotating-context,
       fig-rotating-mnist
     • fig-icifar-samples, fig-icifar
-    • beyond the paper: recipe, icifar-recipe, ours"""
+    • beyond the paper: recipe, icifar-recipe, ours
+    • the task found, not told:
+      recognise-permuted-10, recognise-permuted-50,
+      recognise-permuted-250, recognise-rotated,
+      recognise-evidence, recognise-doubt,
+      recognise-returning, recognise-stream,
+      recognise-rotating-fashion, recognise-cifar100"""
     more: Annotated[
         Positional[tuple[FigureName, ...]], arg(metavar="[NAME …]", help_behavior_hint="")
     ] = ()
@@ -42,7 +48,7 @@ class ReproduceCommand:
     scale: Scale = "quick"
     """smoke: seconds; quick: tens of minutes on two cores; paper: the paper's settings."""
     seeds: Annotated[int | None, unset("INT", "as many as the scale asks for")] = None
-    """The number of seeds of every run."""
+    """The number of seeds of every run; recognise-… has one."""
     jobs: int = 1
     """How many runs to train at the same time, one process each."""
     only: UseAppendAction[tuple[str, ...]] = ()
@@ -66,12 +72,11 @@ class ReproduceCommand:
             raise SuperposeError(
                 f"--seeds {self.seeds} --jobs {self.jobs}: both must be at least 1"
             )
-        from superpose.lab.figures import produce, runs
+        from superpose.lab.figures import produce
 
         names = self._names()
-        root = produce.runs_root(self.out, self.scale)
         for source in self.adopt:
-            for taken in runs.adopt(source, root):
+            for taken in produce.adopt(source, names, self.scale, self.out):
                 self._say(f"adopted {taken}")
         if not self.draw_only:
             self._train(names)

@@ -9,7 +9,17 @@ from scipy import ndimage
 from torch.utils.data import DataLoader
 
 from superpose.errors import SuperposeError
-from superpose.lab.data import Incremental, Permuting, Rotating, load, normalise, rebuild, rotate
+from superpose.lab.data import (
+    Incremental,
+    Permuting,
+    Returning,
+    Rotating,
+    Turning,
+    load,
+    normalise,
+    rebuild,
+    rotate,
+)
 from superpose.lab.data.image_stream import ImageStream
 from superpose.lab.data.pool import shuffle
 
@@ -30,7 +40,15 @@ def incremental(**settings) -> ImageStream:
     return Incremental(DIGITS, **{"group": 2, "period": 30, "batch_size": 64, **settings})
 
 
-every = pytest.mark.parametrize("make", [permuting, rotating, incremental])
+def turning(**settings) -> ImageStream:
+    return Turning(DIGITS, **{"period": 30, "tasks": 4, "batch_size": 64, **settings})
+
+
+def returning(**settings) -> ImageStream:
+    return Returning(DIGITS, **{"period": 8, "batch_size": 64, **settings})
+
+
+every = pytest.mark.parametrize("make", [permuting, rotating, incremental, turning, returning])
 
 
 def same(a, b) -> bool:
@@ -333,3 +351,23 @@ def test_a_gpu_gives_the_same_batches(make):
     assert there.x.is_cuda
     torch.testing.assert_close(there.x.cpu(), here.x)
     assert there.y.cpu().equal(here.y)
+
+
+def test_tasks_turn_by_ten_degrees_each():
+    stream = turning(tasks=36)
+    upright, labels = stream.test(0)
+    for task in (9, 27):
+        x, y = stream.test(task)
+        expected = upright.view(-1, 8, 8).rot90(task // 9, (1, 2)).flatten(1)
+        assert torch.allclose(x, expected, atol=1e-3)
+        assert y.equal(labels)
+    assert [stream.degrees(a, b) for a, b in ((0, 0), (1, 0), (0, 1), (0, 35), (0, 18))] == [
+        0, 10, 10, 10, 180,
+    ]  # fmt: skip
+
+
+def test_tasks_come_back_as_they_were():
+    stream, plain = returning(), permuting(tasks=5)
+    assert [stream.task_at(step) for step in range(0, len(stream), 8)] == list(Returning.order)
+    assert {batch.context for batch in stream} == set(range(5))
+    assert all(stream.test(task)[0].equal(plain.test(task)[0]) for task in range(5))

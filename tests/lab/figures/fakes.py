@@ -7,10 +7,12 @@ from statistics import fmean
 from typing import Any
 
 from superpose.lab.experiments.settings import EXPERIMENTS, Settings
-from superpose.lab.figures.items import ITEMS, Computed
+from superpose.lab.figures.item import Learned, Recognised
+from superpose.lab.figures.items import ITEMS
 from superpose.lab.figures.runs import place
 
-LEARNED = [name for name, item in ITEMS.items() if not isinstance(item, Computed)]
+LEARNED = [name for name, item in ITEMS.items() if isinstance(item, Learned)]
+RECOGNISED = [name for name, item in ITEMS.items() if isinstance(item, Recognised)]
 
 
 def fake(root: Path, settings: Settings, start: float = 0.95, end: float = 0.8) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from superpose.lab.data.image_stream import ImageStream
 from superpose.lab.data.incremental import Incremental
 from superpose.lab.data.permuting import Permuting
 from superpose.lab.data.rebuild import STREAMS, rebuild
+from superpose.lab.data.returning import Returning
 from superpose.lab.data.rotating import Rotating, rotate
+from superpose.lab.data.turning import Turning
 
 __all__ = [
     "NAMES",
@@ -17,7 +19,9 @@ __all__ = [
     "Incremental",
     "LabelledImages",
     "Permuting",
+    "Returning",
     "Rotating",
+    "Turning",
     "directory",
     "fetch",
     "load",

@@ -10,12 +10,16 @@ from superpose.lab.data.image_stream import ImageStream
 from superpose.lab.data.incremental import Incremental
 from superpose.lab.data.permuting import Permuting
 from superpose.lab.data.pool import Device
+from superpose.lab.data.returning import Returning
 from superpose.lab.data.rotating import Rotating
+from superpose.lab.data.turning import Turning
 
 STREAMS: dict[str, type[ImageStream]] = {
     "permuting": Permuting,
     "rotating": Rotating,
     "incremental": Incremental,
+    "turning": Turning,
+    "returning": Returning,
 }
 
 

@@ -4,13 +4,13 @@ import multiprocessing
 import os
 import queue
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -30,14 +30,30 @@ SUMMARY = (
 )
 
 
+class Work(Protocol):
+    """Something that takes long, shows how far it is, and can be stopped."""
+
+    @property
+    def label(self) -> str:
+        """What it is called on the screen."""
+
+    def run(self, display: Display, stop: Callable[[], bool] | None = None) -> dict[str, Any]:
+        """Do it; what came of it."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """One run: what, where to, and what it is called on the screen."""
+    """One run of an experiment: what, where to, and what it is called on the screen."""
 
     settings: Settings
     out: Path | None
     label: str
     options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, display: Display, stop: Callable[[], bool] | None = None) -> dict[str, Any]:
+        """Run it in this process."""
+        outcome = run(self, display, stop)
+        return {**outcome.result, "timings": outcome.timings}
 
 
 def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> Outcome:
@@ -86,9 +102,9 @@ def _about(settings: Settings) -> dict[str, Any]:
 
 
 def side_by_side(
-    jobs: list[Job], at_once: int, display: Display, keep_going: bool = False
+    jobs: Sequence[Work], at_once: int, display: Display, keep_going: bool = False
 ) -> list[dict[str, Any]]:
-    """Run several experiments, `at_once` of them at a time, each in a process of its own.
+    """Do several jobs, `at_once` of them at a time, each in a process of its own.
 
     Ctrl-C, and the end of this process, stops them at the end of their step, saved. So does the
     error of one of them, unless `keep_going`: then it is raised when the others have ended.
@@ -161,7 +177,7 @@ class _Worker(Quiet):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     @classmethod
-    def run(cls, job: Job, parent: int) -> tuple[dict[str, Any], Progress | None]:
+    def run(cls, job: Work, parent: int) -> tuple[dict[str, Any], Progress | None]:
         """Run a job until it ends, or the parent wants or meets its own end.
 
         The last progress is returned too: the queue may lose it when this process ends.
@@ -177,12 +193,12 @@ class _Worker(Quiet):
         if cls.asked.is_set():  # the pool had taken the job before it could be cancelled
             raise Interrupted(f"stopped before {job.label} began")
         try:
-            outcome = run(job, worker, stop)
+            result = job.run(worker, stop)
         except Interrupted:
             if not told:  # a signal to this process: others that got it may have died with a lock
                 os._exit(1)
             raise
-        return {**outcome.result, "timings": outcome.timings}, worker.last
+        return result, worker.last
 
     def show(self, progress: Progress) -> None:
         """Send it."""

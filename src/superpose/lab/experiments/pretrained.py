@@ -163,9 +163,9 @@ def _head(width: int, classes: int) -> nn.Linear:
 
 
 @cache
-def cifar100() -> Splits:
-    """CIFAR-100, a tenth of whose training rows are held out."""
-    data = load("cifar100")
+def splits(name: str, data_dir: Path | None = None) -> Splits:
+    """A data set of images, a tenth of whose training rows are held out."""
+    data = load(name, data_dir)
     rows, test = (
         Split(torch.from_numpy(part.images), torch.from_numpy(part.labels))
         for part in (data.train, data.test)
@@ -199,7 +199,7 @@ def _drawn(
 def _classes(settings: FineTunes, validation: bool) -> Stream:
     test_on = "validation" if validation else "test"
     options = {"prepare": enlarged, "test_on": test_on}
-    return _drawn(settings, LITE0_CLASSES, "CIFAR-100", cifar100(), 10, **options)
+    return _drawn(settings, LITE0_CLASSES, "CIFAR-100", splits("cifar100"), 10, **options)
 
 
 LENGTH = 32  # tokens

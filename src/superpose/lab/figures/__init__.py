@@ -1,6 +1,7 @@
-"""Every figure and table of the paper: what it needs run, its numbers, its picture.
+"""Every figure and table: what it needs run, its numbers, its picture.
 
-`items` says which runs a name needs, `runs` finds them, and `produce` makes the missing ones. A
+`items` says which runs a name needs, `runs` and `measured` find them, and `produce` makes the
+missing ones. A
 table function turns their results into the JSON of the name (`findings`), and a drawing function
 turns that JSON, and nothing else, into the picture.
 """
@@ -25,5 +26,15 @@ FigureName = Literal[
     "recipe",
     "icifar-recipe",
     "ours",
+    "recognise-permuted-10",
+    "recognise-permuted-50",
+    "recognise-permuted-250",
+    "recognise-rotated",
+    "recognise-evidence",
+    "recognise-doubt",
+    "recognise-returning",
+    "recognise-stream",
+    "recognise-rotating-fashion",
+    "recognise-cifar100",
 ]
 Scale = Literal["smoke", "quick", "paper"]

@@ -105,7 +105,8 @@ def markdown(folder: Path, scale: Scale, pictures: str) -> str:
         "# Reproduction of the paper",
         "`superpose reproduce` trains the networks of [*Superposition of many models into one*]"
         "(https://arxiv.org/abs/1902.05522) again and compares the numbers. This page shows every "
-        "figure and table of the paper, with the paper's numbers beside ours.",
+        "figure and table of the paper, with the paper's numbers beside ours, and figures that go "
+        "beyond it: other recipes, and tasks that are recognised.",
         REMARKS[scale],
         " ".join(summary(tables)),
         "| name | in the paper | status | verdicts |\n|---|---|---|---|\n"
@@ -166,14 +167,21 @@ def _section(name: str, table: Findings, folder: Path, pictures: str) -> list[st
         f"| {c['claim']} | {c['paper']} | {c['ours']} | {MARKS[c['verdict']]} {c['verdict']} |"
         for c in table["checks"]
     ]
-    parts.append("| claim | paper | measured | verdict |\n|---|---|---|---|\n" + "\n".join(checks))
+    if checks:
+        head = "| claim | paper | measured | verdict |\n|---|---|---|---|\n"
+        parts.append(head + "\n".join(checks))
     parts.append(remarks(folder, name))
-    lines = rows(table)
-    if len(lines) <= LONG:
-        head = [column["title"] for column in table["columns"]]
-        sides = ["---" if c["kind"] == "text" else "---:" for c in table["columns"]]
-        parts.append("\n".join(f"| {' | '.join(line)} |" for line in [head, sides, *lines]))
+    if len(table["rows"]) <= LONG:
+        parts.append(grid(table))
     return parts
+
+
+def grid(table: Findings, *more: Findings) -> str:
+    """The rows of a table as Markdown; those of others that have the same columns, below."""
+    head = [column["title"] for column in table["columns"]]
+    sides = ["---" if c["kind"] == "text" else "---:" for c in table["columns"]]
+    lines = [line for each in (table, *more) for line in rows(each)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, sides, *lines])
 
 
 def setting(table: Findings) -> str:
@@ -207,6 +215,10 @@ def _cell(value: Any, kind: str) -> str:
         return str(Measure(**value))
     if kind == "percent":
         return f"{100 * value:.1f}"
+    if kind == "points":
+        return f"{value:.2f}"
+    if kind == "area":
+        return f"{value:.4f}"
     if kind == "float":
         return f"{value:.3g}"
     return f"{value:,}" if kind == "number" else str(value)

@@ -83,7 +83,7 @@ def _section(name: str, table: Findings, folder: Path) -> str:
         (c["claim"], c["paper"], c["ours"], f"{MARKS[c['verdict']]} {c['verdict']}")
         for c in table["checks"]
     ]
-    parts.append(_table(CHECKS, checks))
+    parts.append(_table(CHECKS, checks) if checks else "")
     parts.append(MarkdownIt().enable("table").render(remarks(folder, name)))
     lines, columns = rows(table), table["columns"]
     numbers = [place for place, c in enumerate(columns) if c["kind"] != "text"]

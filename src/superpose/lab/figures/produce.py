@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from superpose.errors import SuperposeError
-from superpose.lab.experiments.jobs import Job, run, side_by_side
+from superpose.lab.experiments.jobs import Job, side_by_side
+from superpose.lab.experiments.recognition.protocol import RecognitionProtocol
 from superpose.lab.experiments.settings import Settings
-from superpose.lab.figures import Scale, runs
+from superpose.lab.figures import Scale, measured, runs
 from superpose.lab.figures.findings import Findings
 from superpose.lab.figures.items import ITEMS
+from superpose.lab.figures.measured import FOLDER, Measured, Measuring
 from superpose.lab.figures.runs import Finished
 from superpose.lab.figures.style import drawing_library, save, style
 from superpose.learning import Display
@@ -39,37 +41,63 @@ def train_missing(
     root = runs_root(out, scale)
     wanted = [each for name in names for each in ITEMS[name].wanted(scale)]
     chosen = runs.only(wanted, only)
-    if wanted and not chosen:
-        folders = ", ".join(dict.fromkeys(each.folder for each in wanted))
+    protocols = protocols_of(names, scale)
+    recognised = {n: p for n, p in protocols.items() if runs.has_word(f"{FOLDER}/{n}", only)}
+    if (wanted or protocols) and not (chosen or recognised):
+        folders = [each.folder for each in wanted] + [f"{FOLDER}/{name}" for name in protocols]
         raise SuperposeError(
-            f"--only {' '.join(only)}: no run has this in its name; there are {folders}"
+            f"--only {' '.join(only)}: no run has this in its name; there are "
+            f"{', '.join(dict.fromkeys(folders))}"
         )
     for settings in (each for group in chosen for each in group.each(seeds)):
         _settle(runs.place(root, settings))  # if it ended when nobody could tidy up
     missing = Finished(root).missing(chosen, seeds)
-    jobs = [_job(root, replace(settings, data_dir=data_dir)) for settings in missing]
+    jobs: list[Job | Measuring] = [
+        _job(root, replace(settings, data_dir=data_dir)) for settings in missing
+    ]
+    for name in Measured(root).missing(recognised):
+        own = next(item for item in names if name in ITEMS[item].protocols(scale))
+        jobs.append(Measuring(name, recognised[name], root, command(own, scale), data_dir))
     if not jobs:
         return 0
     drawing_library()
-    shown = display([job.label for job in jobs])
+    labels = ([job.label] if isinstance(job, Job) else job.runs for job in jobs)
+    shown = display([label for several in labels for label in several])
     if at_once > 1 and len(jobs) > 1:
         try:
             side_by_side(jobs, at_once, shown, keep_going=True)
         finally:
             for job in jobs:
-                _settle(job.out)
+                _end(job)
         return len(jobs)
     errors = []
     with shown:
         for job in jobs:
             try:
-                run(job, _Inside(shown))
+                job.run(_Inside(shown))
             except SuperposeError as error:
                 errors.append(error)
-            _settle(job.out)
+            _end(job)
     if errors:
         raise errors[0]
     return len(jobs)
+
+
+def protocols_of(names: Sequence[str], scale: Scale) -> dict[str, RecognitionProtocol]:
+    """The protocols of recognition that these names show, each once."""
+    return {n: p for name in names for n, p in ITEMS[name].protocols(scale).items()}
+
+
+def command(name: str, scale: Scale) -> str:
+    """The command that makes a figure or table."""
+    return f"superpose reproduce {name} --scale {scale}"
+
+
+def adopt(source: Path, names: Sequence[str], scale: Scale, out: Path) -> list[Path]:
+    """Copy finished runs below `source` to their places: of experiments, and of these names."""
+    root = runs_root(out, scale)
+    taken = runs.adopt(source, root)
+    return taken + list(measured.adopt(source, root, protocols_of(names, scale)))
 
 
 def make(
@@ -81,11 +109,13 @@ def make(
     """
     item, data = ITEMS[name], Finished(runs_root(out, scale))
     wanted = item.wanted(scale)
+    protocols = item.protocols(scale)
     missing = [runs.place(Path(), settings).as_posix() for settings in data.missing(wanted)]
+    missing += [f"{FOLDER}/{name}" for name in Measured(data.root).missing(protocols)]
     stem = out / scale / name
     stem.parent.mkdir(parents=True, exist_ok=True)
     known = stem.with_suffix(".json")
-    there = not compute and not wanted and known.exists()
+    there = not compute and not wanted and not protocols and known.exists()
     numbers = runs.read(known) if there else item.table(scale, data, data_dir)
     found: Findings = {
         **numbers,
@@ -93,10 +123,10 @@ def make(
         "source": item.source,
         "title": item.title,
         "scale": scale,
-        "command": f"superpose reproduce {name} --scale {scale}",
+        "command": command(name, scale),
         "missing": missing,
     }
-    if not wanted or found["curves"]:
+    if item.shows(found):
         with style():
             save(item.draw(found), stem)
     runs.write_json(known, found)
@@ -106,6 +136,11 @@ def make(
 def _job(root: Path, settings: Settings) -> Job:
     label = f"{runs.folder(settings).split('/', 1)[-1]} seed {settings.seed}"
     return Job(settings, runs.place(root, settings), label, {"resume": True})
+
+
+def _end(job: Job | Measuring) -> None:
+    if isinstance(job, Job):
+        _settle(job.out)
 
 
 def _settle(path: Path | None) -> None:

@@ -191,7 +191,12 @@ def adopt(source: Path, root: Path) -> list[Path]:
 
 def only(wanted: Iterable[Wanted], words: Sequence[str]) -> list[Wanted]:
     """Those whose folder holds one of the words; all of them without words."""
-    return [each for each in wanted if not words or any(word in each.folder for word in words)]
+    return [each for each in wanted if has_word(each.folder, words)]
+
+
+def has_word(folder: str, words: Sequence[str]) -> bool:
+    """Whether a folder's name holds one of the words; yes without words."""
+    return not words or any(word in folder for word in words)
 
 
 def write_json(path: Path, contents: dict[str, Any]) -> None:

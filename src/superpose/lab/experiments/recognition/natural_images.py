@@ -1,0 +1,128 @@
+"""Natural images: CIFAR-100 in ten tasks of ten classes, learned task after task."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+import superpose as sp
+from superpose.lab.data.drawn import DrawnTasks, Splits
+from superpose.lab.experiments.pretrained import LITE0_CLASSES, enlarged, splits
+from superpose.lab.experiments.recognition.measures import by_evidence, stored
+from superpose.lab.experiments.recognition.protocol import (
+    Found,
+    Learner,
+    RecognitionProtocol,
+    drawn,
+    options_in_words,
+    percent,
+)
+from superpose.lab.networks import ResNet18
+from superpose.learning import method
+
+AT_ONCE = 50  # rows
+TITLES = {"cifar100": "CIFAR-100"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaturalImages(RecognitionProtocol):
+    """A convolutional network learns task after task; deep features are remembered afterwards."""
+
+    network: Literal["efficientnet-lite0", "resnet-18"]
+    """EfficientNet-lite0 has the weights of ImageNet, ResNet-18 random ones."""
+    width: int = 16
+    """Of ResNet-18."""
+    dataset: str = "cifar100"
+    tasks: int = 10
+    classes: int = 10
+    """Of each task."""
+    steps: int
+    """For each task."""
+    batch_size: int
+    method: str
+    options: dict[str, Any]
+    """Those of `superpose`."""
+    features: str
+    """The layer whose inputs are remembered."""
+    rank: int = 16
+    """Of the statistics of those inputs."""
+    remembered: int = 1000
+    """Rows of each task that the statistics are made of."""
+    rows: int = 300
+    """Of the test set of each task."""
+
+    only_measured: ClassVar[tuple[str, ...]] = ("features", "rank", "remembered", "rows")
+
+    def runs(self, name: str) -> list[str]:
+        """One."""
+        return [name]
+
+    def measure(self, name: str, learner: Learner) -> Found:
+        """Learn; recognise test rows by outputs, and by the inputs of a deep layer."""
+        rows = splits(self.dataset, learner.data_dir)
+        stream = DrawnTasks(
+            TITLES.get(self.dataset, self.dataset), rows, self.classes, self.tasks,
+            period=self.steps, batch_size=self.batch_size, seed=0, prepare=self._prepare,
+        )  # fmt: skip
+        outcome = learner.train(
+            name,
+            drawn(lambda: self._network(rows)),
+            stream,
+            method(self.method, **self.options),
+            optimiser="adam",
+            lr=1e-3,
+            schedule="cosine",
+            reset=True,
+            evaluate_every=len(stream),
+        )
+        model: Any = outcome.model.eval()
+        kinds = ("log-sum-exp", "entropy")
+        found = by_evidence(model, stream, kinds, self.rows, AT_ONCE)
+        sp.recognition.keep(model, sp.nn.Statistics(self.features, rank=self.rank))
+        for task in range(self.tasks):
+            model.remember(self._seen(stream, task), task=task)
+        deep = by_evidence(model, stream, ("inputs",), self.rows, AT_ONCE)
+        for measure in ("accuracy", "task_right"):
+            found[measure][f"inputs of {self.features}"] = deep[measure]["inputs"]
+        return {
+            "told_all": percent(outcome.result["mean_all"], 1),
+            **stored(model),
+            **found,
+            "false_alarms": deep["false_alarms"],
+        }
+
+    def extras(self) -> str:
+        """Tell options of `superpose`."""
+        return options_in_words(self.options)
+
+    def words(self) -> str:
+        """Network, tasks, method."""
+        kind = (
+            "EfficientNet-lite0, pretrained"
+            if self._pretrained
+            else f"ResNet-18 of width {self.width}"
+        )
+        return (
+            f"{kind}, {self.tasks} tasks of {self.classes} classes, {self.steps} steps of "
+            f"{self.batch_size} rows each, {self.method}"
+        )
+
+    @property
+    def _pretrained(self) -> bool:
+        return self.network == "efficientnet-lite0"
+
+    def _network(self, rows: Splits) -> nn.Module:
+        if self._pretrained:
+            return LITE0_CLASSES.network()
+        return ResNet18(self.classes, self.width, rows.train.x.shape[1])
+
+    def _prepare(self, images: Tensor) -> Tensor:
+        return enlarged(images) if self._pretrained else images.float() / 127.5 - 1
+
+    def _seen(self, stream: DrawnTasks, task: int) -> Tensor:
+        """Rows that the task was learned from, as many as are remembered."""
+        needed = min(-(-self.remembered // self.batch_size), self.steps)
+        first = task * self.steps
+        rows = [stream.batch(step).x for step in range(first, first + needed)]
+        return torch.cat(rows)[: self.remembered]
