@@ -15,19 +15,21 @@ whatever else the machine does hits all of them; a ratio is of two turns of one 
 - `peft`: one model with 64 LoRA adapters of rank 8 and `adapter_names`, behind the same server and
   batcher (if peft is installed).
 
-The processor's time that a request takes is counted too, of the server and of the clients, which
-share the cores.
+The processor's time that a request takes is counted too, of the server's two threads (the event
+loop's and the model's) and of the clients, which share the cores. What is left of it when the same
+without tasks, without a model and without a protocol is taken away is where a request's time goes.
 """
 
 import asyncio
 import gc
 import json
-import os
 import platform
 import random
 import subprocess
 import sys
 import time
+import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -36,8 +38,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import tyro
-from starlette.requests import Request
-from starlette.responses import Response
 from torch import Tensor, nn
 
 import superpose as sp
@@ -54,6 +54,14 @@ GOALS = {
     "superpose / separate": 5.0,
     "one client's extra ms": 1.5,
 }
+PROFILED, READING = (f"{kind}, 64 tasks, 32 clients" for kind in ("superpose", "reading"))
+PARTS = (
+    "sockets and HTTP: uvicorn",
+    "the protocol: read, checked, queued, answered, counted",
+    "the network's own operators",
+    "what tasks add to a pass: contexts, private tensors",
+    "batches put together and taken apart, and handed from thread to thread",
+)
 Kind = Literal["superpose", "separate", "peft"]
 
 
@@ -131,8 +139,11 @@ def reading_too(app: Any) -> Any:
         if scope.get("path") != "/reading":
             await app(scope, receive, send)
             return
-        await Request(scope, receive).body()
-        await Response(nothing)(scope, receive, send)
+        while (await receive())["more_body"]:
+            pass
+        length = (b"content-length", b"%d" % len(nothing))
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": nothing})
 
     return asked
 
@@ -233,10 +244,20 @@ class Client(asyncio.Protocol):
             self.done.set_exception(ConnectionError("the server closed a connection"))
 
 
-def processor_s(process: int) -> float:
-    """The processor's time that a process has had."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def processor_us(process: int) -> tuple[float, float]:
+    """The processor's time that the first thread of a process has had, and all others."""
+    threads = {
+        int(thread.name): int((thread / "schedstat").read_text().split()[0]) / 1e3
+        for thread in Path(f"/proc/{process}/task").iterdir()
+    }
+    return threads[process], sum(threads.values()) - threads[process]
+
+
+def batches(port: int) -> tuple[float, float]:
+    """How many batches a server has run, and their rows."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
+    return float(lines["superpose_batch_rows_count"]), float(lines["superpose_batch_rows_sum"])
 
 
 async def load(
@@ -249,13 +270,20 @@ async def load(
         for _ in range(clients)
     ]
     await asyncio.gather(*(client.done for _, client in made))  # all are accepted
-    began, own, others = time.perf_counter(), time.process_time(), processor_s(server)
+    ran, rows = batches(port)
+    began, own, (looping, modelling) = (
+        time.perf_counter(),
+        time.process_time(),
+        processor_us(server),
+    )
     for _, client in made:
         client.done, client.end = loop.create_future(), began + seconds
         client.send()
     await asyncio.gather(*(client.done for _, client in made))
     elapsed = time.perf_counter() - began
-    own, others = time.process_time() - own, processor_s(server) - others
+    own, after = time.process_time() - own, processor_us(server)
+    looping, modelling = after[0] - looping, after[1] - modelling
+    ran, rows = (after - before for after, before in zip(batches(port), (ran, rows), strict=True))
     for transport, _ in made:
         transport.close()
     ordered = sorted(taken)
@@ -263,22 +291,31 @@ async def load(
         "requests_per_s": len(taken) / elapsed,
         "p50_ms": 1e3 * ordered[len(ordered) // 2],
         "p99_ms": 1e3 * ordered[int(0.99 * (len(ordered) - 1))],
-        "server_us": 1e6 * others / len(taken),
+        "server_us": (looping + modelling) / len(taken),
+        "loop_us": looping / len(taken),
+        "model_us": modelling / len(taken),
+        "batch_rows": rows / max(ran, 1),
         "clients_us": 1e6 * own / len(taken),
     }
 
 
-def pass_ms(model: Any, rows: int, tasks: int, seconds: float = 0.3) -> float:
-    """The median time of a pass in this process, of rows of random tasks."""
+def pass_ms(
+    model: Any,
+    rows: int,
+    tasks: int,
+    seconds: float = 0.3,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """The median time of a pass in this process: of rows of random tasks, or of a plain model."""
     x = torch.randn(rows, INPUTS)
-    names = [f"task {random.randrange(tasks)}" for _ in range(rows)]
     took = []
     with torch.no_grad():
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
-            began = time.perf_counter()
-            model(x, task=names)
-            took.append(time.perf_counter() - began)
+            names = [f"task {random.randrange(tasks)}" for _ in range(rows)] if tasks else None
+            began = clock()
+            model(x, task=names) if tasks else model(x)
+            took.append(clock() - began)
     return 1e3 * median(took)
 
 
@@ -343,7 +380,8 @@ class Benchmark:
         other: dict[str, list[bytes]],
     ) -> list[dict[str, Any]]:
         model = model_of("superpose", OTHERS).eval()
-        separate = model_of("separate", OTHERS).eval()
+        separate, alone = model_of("separate", OTHERS).eval(), plain().eval()
+        rows = 16  # of a batch of 32 clients, until it was seen
         pass_ms(model, 32, OTHERS)
         gc.collect()
         gc.freeze()  # the clients are not to stop for it either
@@ -358,16 +396,35 @@ class Benchmark:
                 "pass of 32 rows": pass_ms(model, 32, OTHERS),
                 "pass of 64 rows": pass_ms(model, 64, OTHERS),
                 "separate passes of 32 rows": pass_ms(separate, 32, OTHERS),
+                "mixed pass, us a row": self._row_us(model, rows, OTHERS),
+                "plain pass, us a row": self._row_us(alone, rows, 0),
             }
             for kind, tasks, clients in turns:
                 port, server = servers["superpose" if kind in other else kind, tasks]
                 requests = other.get(kind) or bodies[tasks]
                 told = asyncio.run(load(port, requests, clients, self.seconds, server))
                 one[f"{kind}, {tasks} tasks, {clients} clients"] = told
+            rows = max(1, round(one[PROFILED]["batch_rows"]))
             if number:  # the first is for warming up
                 found.append(one)
                 print(f"round {number} of {self.rounds}", file=sys.stderr)
         return found
+
+    def _row_us(self, model: Any, rows: int, tasks: int) -> float:
+        """The processor's time of a pass, a row."""
+        return 1e3 / rows * pass_ms(model, rows, tasks, clock=time.thread_time)
+
+    def _profile(self, found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+        """Where the processor's time of a request goes, by what it takes without each part."""
+        parts: dict[str, list[float]] = {part: [] for part in PARTS}
+        for one in found:
+            served = one[PROFILED]
+            http, loop, model = one[READING]["loop_us"], served["loop_us"], served["model_us"]
+            mixed, alone = one["mixed pass, us a row"], one["plain pass, us a row"]
+            costs = (http, loop - http, alone, mixed - alone, model - mixed)
+            for part, cost in zip(PARTS, costs, strict=True):
+                parts[part].append(cost)
+        return {part: spread(costs) for part, costs in parts.items()}
 
     def _told(self, found: list[dict[str, Any]]) -> dict[str, Any]:
         def each(kind: str, tasks: int, clients: int, what: str = "requests_per_s") -> list[float]:
@@ -433,6 +490,7 @@ class Benchmark:
                 )
                 for rows in (1, 32, 64)
             },
+            "a request, us": self._profile(found),
             "served": [
                 {
                     "kind": kind,
@@ -445,6 +503,9 @@ class Benchmark:
                             "p50_ms",
                             "p99_ms",
                             "server_us",
+                            "loop_us",
+                            "model_us",
+                            "batch_rows",
                             "clients_us",
                         )
                     },

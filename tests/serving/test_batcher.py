@@ -78,6 +78,16 @@ def test_a_batch_gathers_while_another_runs_and_each_gets_its_own():
     run(scenario)
 
 
+def test_works_that_come_at_the_same_time_go_together():
+    async def scenario(batcher, held):
+        held.go.release()
+        jobs = [Job(name, n) for n, name in enumerate("abcd")]
+        await asyncio.gather(*(batcher.submit([job]) for job in jobs))
+        assert held.batches == [[0, 1, 2, 3]]  # though nothing ran, which they would wait for
+
+    run(scenario)
+
+
 def test_a_work_that_fails_does_not_fail_its_neighbours():
     async def scenario(batcher, held):
         jobs = [Job("a", 0), Job("b", 1), Job("c", -1), Job("d", 2)]

@@ -358,6 +358,27 @@ def test_a_compressed_body_is_refused(server, x):
     assert call(server, "POST", PATH, asked(x), {"content-encoding": "gzip"}).status == 415
 
 
+def test_metrics_add_up(server, x):
+    for size in (1, 2, 2):
+        infer(server, "cats", x[:1].repeat(size, 1))
+    text = call(server, "GET", "/metrics").content.decode()
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    of_batches = {size: lines[f'superpose_batch_rows_bucket{{le="{size}"}}'] for size in (1.0, 2.0)}
+    assert of_batches == {1.0: "1.0", 2.0: "3.0"}
+    assert (lines["superpose_batch_rows_sum"], lines["superpose_batch_rows_count"]) == (
+        "5.0",
+        "3.0",
+    )
+    below = [
+        float(value)
+        for name, value in lines.items()
+        if name.startswith("superpose_latency_seconds_bucket")
+    ]
+    assert below == sorted(below)
+    assert below[-1] == 3
+    assert float(lines['superpose_latency_seconds_sum{task="cats"}']) > 0
+
+
 def test_metrics_have_bounded_labels(server, x):
     server.service.metrics.most_tasks = 2
     for task in ("cats", "dogs", "a/b c", "últimos", "cats"):

@@ -214,6 +214,23 @@ def test_tensors_as_bytes(server, many, x):
     torch.testing.assert_close(found, many(x, task="dogs"), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("spaces", range(4))
+def test_bytes_may_begin_anywhere(server, many, x, spaces):
+    body, headers = binary(x)
+    headers["inference-header-content-length"] = str(
+        spaces + int(headers["inference-header-content-length"])
+    )
+    path = f"{path_of('dogs')}/infer"
+    found = rows(call(server, "POST", path, b" " * spaces + body, headers))
+    torch.testing.assert_close(found, many(x, task="dogs"), atol=1e-5, rtol=1e-5)
+
+
+def test_the_id_comes_back_whatever_it_is(server, x):
+    for name in ("7", "é", "\ud800"):  # the last is half a pair, which JSON can write
+        reply = infer(server, "cats", x, id=name)
+        assert (reply.status, reply.json["id"]) == (200, name)
+
+
 def test_an_output_chooses_its_form(server, x):
     wanted = [{"name": "output", "parameters": {"binary_data": True}}]
     reply = call(server, "POST", f"{path_of('dogs')}/infer", asked(x) | {"outputs": wanted})
@@ -321,6 +338,33 @@ def test_paths_and_methods(server):
     assert call(server, "GET", "/../../etc/passwd").status == 404
     assert call(server, "GET", "/v2/models/..%2F..%2Fetc").status == 404
     assert call(server, "GET", "/v2/models/%ff%fe").status == 404
+
+
+def test_a_name_may_look_like_a_path(server, many, x):
+    torch.testing.assert_close(rows(infer(server, "a/b c", x)), many(x, task="a/b c"))
+    version = server.service.repository.version.name
+    path = f"{path_of('a/b c')}/versions/{version}/infer"
+    torch.testing.assert_close(rows(call(server, "POST", path, asked(x))), many(x, task="a/b c"))
+    for path, status in {
+        "/v2/models/cats%2Finfer": 405,
+        "/v2/models%2Fcats/infer": 404,
+        "/v2/models/infer": 405,
+        "/v2/models//infer": 404,
+        "/v2/models/cats%2Fversions%2F1/infer": 404,
+        "/v2/models/cats/more/infer": 404,
+    }.items():
+        assert call(server, "POST", path, asked(x)).status == status, path
+
+
+@pytest.mark.parametrize("path", ["/infer", "/versions/1/infer"])
+def test_a_failure_of_the_server_is_500_and_says_no_more_than_its_kind(server, x, path):
+    async def failing(*_, **__):
+        raise KeyError("private")
+
+    server.service.infer = failing
+    reply = call(server, "POST", path_of("cats") + path, asked(x))
+    assert (reply.status, reply.error) == (500, "the server failed: KeyError")
+    assert call(server, "GET", "/v2/health/live").status == 200
 
 
 def test_what_is_described_is_there(server):

@@ -45,6 +45,7 @@ class Batcher(Generic[W, R]):
         self._changed = Condition()  # guards the queue, and tells the thread of works
         self._closing = False
         self._speed = 0.0  # rows a second, of late
+        self._telling = False  # the event loop is about to tell the thread of works
         self._thread: Thread | None = None
         self._futures: dict[Waiting[W], asyncio.Future[R]] = {}  # used in the event loop alone
 
@@ -84,12 +85,17 @@ class Batcher(Generic[W, R]):
                     max(1, ceil(self._queue.rows / self._speed)) if self._speed else 1,
                 )
             places = [self._queue.push(work) for work in works]
-            self._changed.notify()
-        create = asyncio.get_running_loop().create_future
-        futures = {place: create() for place in places}
+        loop = asyncio.get_running_loop()
+        if not self._telling:  # those that came at the same time go together
+            self._telling = True
+            loop.call_soon(self._tell)
+        futures = {place: loop.create_future() for place in places}
         self._futures |= futures
+        results = []
         try:
-            return [await future for future in futures.values()]
+            for future in futures.values():
+                results.append(await future)
+            return results
         finally:
             for place, future in futures.items():
                 if self._futures.pop(place, None) is not None:
@@ -97,6 +103,11 @@ class Batcher(Generic[W, R]):
                         self._queue.drop(place)
                 if not future.cancel() and not future.cancelled():
                     future.exception()  # seen: it is the first one that is told
+
+    def _tell(self) -> None:
+        self._telling = False
+        with self._changed:
+            self._changed.notify()
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """In the model's thread: one batch after the other."""

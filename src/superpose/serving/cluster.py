@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -20,7 +21,7 @@ from starlette.routing import Route
 
 from superpose.errors import SuperposeError
 from superpose.serving.connection import unless_gone
-from superpose.serving.http_body import Bodies, refused
+from superpose.serving.http_body import Bodies, Headers, refused
 from superpose.serving.request_error import RequestError
 from superpose.serving.rest import application
 from superpose.serving.server import Http, running
@@ -30,7 +31,6 @@ from superpose.serving.tokens import Tokens
 TRIES = 5  # replicas that a request is given to, one after the other: it may be what kills them
 PAUSE = 0.25  # seconds after the first try, twice as many after the next: a replica has to start
 ONGOING = 512  # requests that a replica works on at a time; its own queue is counted in rows
-Headers = list[tuple[bytes, bytes]]
 Told = tuple[int, Headers, bytes]
 """Status, headers and body of an answer."""
 
@@ -78,7 +78,7 @@ class Replica:
             "http_version": "1.1",
             "scheme": "http",
             "method": method,
-            "path": path.decode("ascii", "replace"),
+            "path": unquote(path.decode("ascii", "replace")),
             "raw_path": path,
             "query_string": query,
             "headers": headers,
@@ -135,7 +135,7 @@ class Cluster(Http):
 
     async def _ask(self, request: Request) -> Response:
         try:
-            status, headers, content = await unless_gone(request, self._told(request))
+            status, headers, content = await unless_gone(request.scope, self._told(request))
         except RequestError as refusal:
             return refused(refusal)
         except ClientDisconnect:
@@ -148,13 +148,13 @@ class Cluster(Http):
         """The answer of a replica, or of the next one if it dies; a change is asked for once."""
         from ray.exceptions import RayActorError
 
-        scope, body = request.scope, await self._bodies.read(request)
+        scope = request.scope
         path: bytes = scope["raw_path"]
         if path == b"/v2/health/ready" and not self._ready:
             raise RequestError(503, "the server is stopping: ask another one")
         control = path.startswith(b"/v2/repository/models/")
-        with self._bodies.held() as hold:
-            hold(len(body))
+        with self._bodies.held() as held:
+            body = await held.read(scope, request.receive)
             for attempt in range(1 if control else TRIES):
                 asked = self._handle.answer.remote(
                     scope["method"], path, scope["query_string"], scope["headers"], body

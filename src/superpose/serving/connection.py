@@ -11,7 +11,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -146,7 +147,7 @@ async def end_late(connections: set[Any], seconds: float) -> None:
             connection.end_if_late(seconds)
 
 
-async def unless_gone(request: Request, work: Awaitable[R]) -> R:
+async def unless_gone(scope: Scope, work: Awaitable[R]) -> R:
     """Stop waiting when the client goes away; servers other than ours cancel by themselves."""
     current = asyncio.current_task()
     assert current is not None
@@ -157,7 +158,7 @@ async def unless_gone(request: Request, work: Awaitable[R]) -> R:
         gone = True
         current.cancel()
 
-    leaving = request.scope.get(GONE, [])
+    leaving = scope.get(GONE, [])
     leaving.append(leave)
     try:
         return await work

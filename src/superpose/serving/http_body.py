@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Self
 
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope
 
 from superpose.serving.request_error import RequestError
 from superpose.serving.service import Answer, Limits
 from superpose.serving.tensors import TensorData, from_bytes, from_list
 
 HEADER = b"inference-header-content-length"
+Headers = list[tuple[bytes, bytes]]
 
 
 def _no_constant(name: str) -> Any:
@@ -33,6 +36,13 @@ def parsed(text: bytes) -> Any:
     return READER.decode(text.decode())
 
 
+def written(value: Any) -> bytes:
+    """JSON; the standard library writes halves of surrogate pairs too, which orjson refuses."""
+    with suppress(TypeError):
+        return orjson.dumps(value)
+    return WRITER.encode(value).encode()
+
+
 READER = json.JSONDecoder(parse_constant=_no_constant)
 WRITER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
@@ -41,49 +51,64 @@ class Bodies:
     """Reads the bodies of requests, and counts the bytes of all that are read or worked on."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._held = 0
+        self.limits = limits
+        self.bytes = 0
 
-    async def read(self, request: Request) -> bytes:
-        """The whole body, within the limits of size; its connection sees to that of time."""
-        most = self._limits.body_bytes
-        if header(request, b"content-encoding") not in (None, "identity"):
+    def held(self) -> Body:
+        """The body of a request, which is counted until the end of a `with` block."""
+        return Body(self)
+
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """The whole body of a request, counted while it is read."""
+        with self.held() as body:
+            return await body.read(scope, receive)
+
+
+class Body:
+    """The body of one request."""
+
+    __slots__ = ("_bodies", "_size")
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies, self._size = bodies, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._bodies.bytes -= self._size
+
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """The whole of it, within the limits of size; its connection sees to that of time."""
+        limits, most = self._bodies.limits, self._bodies.limits.body_bytes
+        if header(scope, b"content-encoding") not in (None, "identity"):
             raise RequestError(415, "compressed requests are not read: send the body as it is")
-        told = header(request, b"content-length") or ""
+        told = header(scope, b"content-length") or ""
         if told.isdecimal() and int(told) > most:
             raise _too_large(most)
         chunks: list[bytes] = []
-        with self.held() as hold:
-            async for chunk in request.stream():
-                chunks.append(chunk)
-                if hold(len(chunk)) > most:
-                    raise _too_large(most)
-                if self._held > self._limits.bodies_bytes:
-                    raise RequestError(429, "too many bytes of requests wait: try again later", 1)
-        return b"".join(chunks)
-
-    @contextmanager
-    def held(self) -> Iterator[Callable[[int], int]]:
-        """Count bytes until the end of the block: a function that adds some, and tells how many."""
-        size = 0
-
-        def hold(more: int) -> int:
-            nonlocal size
-            size += more
-            self._held += more
-            return size
-
-        try:
-            yield hold
-        finally:
-            self._held -= size
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk = message.get("body", b"")
+            chunks.append(chunk)
+            self._size += len(chunk)
+            self._bodies.bytes += len(chunk)
+            if self._size > most:
+                raise _too_large(most)
+            if self._bodies.bytes > limits.bodies_bytes:
+                raise RequestError(429, "too many bytes of requests wait: try again later", 1)
+            if not message.get("more_body", False):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def header(request: Request, name: bytes) -> str | None:
+def header(scope: Scope, name: bytes) -> str | None:
     """A header; Starlette's mapping of them takes a while to make, at each request."""
-    for own, value in request.scope["headers"]:
+    for own, value in scope["headers"]:
         if own == name:
-            return value.decode("latin-1")
+            found: str = value.decode("latin-1")
+            return found
     return None
 
 
@@ -99,7 +124,8 @@ def split(body: bytes, told: str | None) -> tuple[dict[str, Any], memoryview]:
         raise RequestError(
             400, f"Inference-Header-Content-Length: {told[:40]!r} of {len(body)} bytes"
         )
-    return json_object(body[: int(told)]), memoryview(body)[int(told) :]
+    end = int(told)
+    return json_object(body[:end]), memoryview(body)[end:]
 
 
 def json_object(text: bytes) -> dict[str, Any]:
@@ -163,8 +189,8 @@ def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> Response:
-    """The answer; outputs that are `binary` as bytes after the JSON."""
+def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> tuple[Headers, bytes]:
+    """Headers and body of an answer; outputs that are `binary` as bytes after the JSON."""
     outputs, parts = [], []
     for output, tensor in answer.outputs.items():
         described: dict[str, Any] = {
@@ -176,7 +202,11 @@ def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> Response
             parts.append(tensor.to_bytes())
             described["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            described["data"] = tensor.to_list()
+            described["data"] = numbers = tensor.to_list()
+            if not all(map(math.isfinite, numbers)):
+                raise RequestError(
+                    422, "the answer holds NaN or infinity, which JSON has not: ask for binary_data"
+                )
         outputs.append(described)
     head: dict[str, Any] = {
         "model_name": name,
@@ -187,19 +217,15 @@ def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> Response
     }
     if isinstance(told, str) and told:
         head["id"] = told
-    try:
-        text = WRITER.encode(head).encode()
-    except ValueError as error:
-        raise RequestError(
-            422, "the answer holds NaN or infinity, which JSON has not: ask for binary_data"
-        ) from error
-    if not parts:
-        return Response(text, media_type="application/json")
-    return Response(
-        b"".join([text, *parts]),
-        media_type="application/octet-stream",
-        headers={HEADER.decode(): str(len(text))},
-    )
+    text = written(head)
+    body = b"".join([text, *parts])
+    headers = [
+        (b"content-length", b"%d" % len(body)),
+        (b"content-type", b"application/octet-stream" if parts else b"application/json"),
+    ]
+    if parts:
+        headers.append((HEADER, b"%d" % len(text)))
+    return headers, body
 
 
 def refused(refusal: RequestError, told: Any = None) -> Response:

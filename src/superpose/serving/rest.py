@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.resources import files
 from typing import Any
-from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,20 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from superpose.serving.connection import unless_gone
-from superpose.serving.http_body import (
-    HEADER,
-    Bodies,
-    answered,
-    header,
-    inputs_of,
-    json_object,
-    objects,
-    parameters_of,
-    refused,
-    split,
-    text_of,
-)
+from superpose.serving.http_body import Bodies, header, json_object, parameters_of, refused
+from superpose.serving.infer import Infer, failed, gone, model_asked, named
 from superpose.serving.openapi import description
 from superpose.serving.request_error import RequestError
 from superpose.serving.service import Service
@@ -51,6 +38,7 @@ class Rest:
         self.service = service
         self.tokens = tokens
         self._bodies = Bodies(service.limits)
+        self.infer = Infer(service, tokens, self._bodies)
 
     def routes(self) -> list[Route]:
         """All paths; a task's name is percent-encoded in them."""
@@ -64,12 +52,12 @@ class Rest:
         versions = model + "/versions/{version}"
         repository = "/v2/repository"
         return [
-            self._route(model + "/infer", "POST", self.infer),  # first: it is looked for most
+            Route(model + "/infer", self.infer, methods=["POST"]),
             self._route("/v2/health/live", "GET", self.live, self._anyone),
             self._route("/v2/health/ready", "GET", self.ready, self._anyone),
             self._route("/v2", "GET", self.server),
             self._route("/v2/models/stats", "GET", self.statistics),
-            self._route(versions + "/infer", "POST", self.infer),
+            Route(versions + "/infer", self.infer, methods=["POST"]),
             *(
                 self._route(start + end, "GET", handler)
                 for start in (model, versions)
@@ -96,7 +84,7 @@ class Rest:
 
         async def handler(request: Request) -> Response:
             try:
-                return JSONResponse(await answer(json_object(await self._bodies.read(request))))
+                return JSONResponse(await answer(json_object(await self._body(request))))
             except RequestError as refusal:
                 return refused(refusal, {"message": refusal.message, "code": refusal.status})
 
@@ -117,25 +105,25 @@ class Rest:
 
     async def model_ready(self, request: Request) -> Response:
         """A task is served."""
-        name, version = _named(request)
+        name, version = named(request.scope)
         self.service.repository.find(name, version)
         return JSONResponse({"name": name, "ready": True})
 
     async def metadata(self, request: Request) -> Response:
         """Inputs and outputs."""
-        return JSONResponse(self.service.model_metadata(*_named(request)))
+        return JSONResponse(self.service.model_metadata(*named(request.scope)))
 
     async def config(self, request: Request) -> Response:
         """As Triton has it."""
-        return JSONResponse(self.service.model_config(*_named(request)))
+        return JSONResponse(self.service.model_config(*named(request.scope)))
 
     async def statistics(self, request: Request) -> Response:
         """As Triton has them."""
-        return JSONResponse(self.service.statistics(*_named(request)))
+        return JSONResponse(self.service.statistics(*named(request.scope)))
 
     async def index(self, request: Request) -> Response:
         """All names and their states."""
-        asked = json_object(await self._bodies.read(request) or b"{}")
+        asked = json_object(await self._body(request) or b"{}")
         return JSONResponse(self.service.index(asked.get("ready") is True))
 
     async def load(self, request: Request) -> Response:
@@ -167,32 +155,12 @@ class Rest:
             text, media_type="text/html; charset=utf-8", headers={"content-security-policy": POLICY}
         )
 
-    async def infer(self, request: Request) -> Response:
-        """Run a request, unless its client goes away."""
-        name, version = _named(request)
-        with self._bodies.held() as hold:
-            with self.service.counting(name):
-                body = await self._bodies.read(request)
-                hold(len(body))
-                asked, blob = split(body, header(request, HEADER))
-                inputs = inputs_of(asked, blob)
-                parameters = parameters_of(asked)
-                default = parameters.get("binary_data_output", False)
-                forms = {
-                    text_of(output, "name", "an output"): parameters_of(output).get("binary_data")
-                    for output in objects(asked, "outputs")
-                }
-            work = self.service.infer(
-                name, inputs, version=version, parameters=parameters, outputs=list(forms)
-            )
-            answer = await unless_gone(request, work)
-        forms = {one: default if forms.get(one) is None else forms[one] for one in answer.outputs}
-        binary = {one for one, form in forms.items() if form is True}
-        return answered(name, asked.get("id"), answer, binary)
+    async def _body(self, request: Request) -> bytes:
+        return await self._bodies.read(request.scope, request.receive)
 
     async def _change(self, verb: str, request: Request) -> Response:
-        name, _ = _named(request)
-        asked = json_object(await self._bodies.read(request) or b"{}")
+        name, _ = named(request.scope)
+        asked = json_object(await self._body(request) or b"{}")
         await self.service.change(verb, name, parameters_of(asked))
         return JSONResponse({"name": name})
 
@@ -210,12 +178,12 @@ class Rest:
 
         async def handled(request: Request) -> Response:
             try:
-                allowed(header(request, b"authorization"))
+                allowed(header(request.scope, b"authorization"))
                 return await handler(request)
             except RequestError as refusal:
                 return refused(refusal)
             except ClientDisconnect:
-                return refused(RequestError(499, "the client is gone"))
+                return gone()
 
         return Route(path, handled, methods=[method])
 
@@ -231,18 +199,16 @@ def application(
         exception_handlers={HTTPException: _http_error, Exception: _own_error},
     )
 
-    async def encoded(scope: Scope, receive: Receive, send: Send) -> None:
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         """Route by the path as it was sent: a name may have a slash in it, percent-encoded."""
         if scope["type"] == "http" and scope.get("raw_path"):
+            if name := model_asked(scope):
+                await rest.infer.answer(name, "", scope, receive, send)
+                return
             scope = {**scope, "path": scope["raw_path"].decode("ascii", "replace")}
         await app(scope, receive, send)
 
-    return encoded
-
-
-def _named(request: Request) -> tuple[str, str]:
-    parameters = request.path_params
-    return unquote(parameters.get("name", "")), unquote(parameters.get("version", ""))
+    return routed
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -251,4 +217,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _own_error(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": f"the server failed: {type(error).__name__}"}, 500)
+    return failed(error)

@@ -25,6 +25,7 @@ from superpose.serving.tokens import Tokens
 WATCH = 1.0  # seconds between looks at the file
 FOLLOW = 0.2  # and at what other processes changed
 CONNECTIONS = 4096
+GARBAGE = 10_000  # objects between two looks for garbage: 700 are those of a few requests
 
 
 class Http:
@@ -73,6 +74,7 @@ class Http:
         if threading.current_thread() is threading.main_thread():  # the process is the server's
             gc.collect()
             gc.freeze()  # modules stay: looking through them for garbage would stop all requests
+            gc.set_threshold(GARBAGE)
         with self._socket:
             self._uvicorn.run(sockets=[self._socket])
         if self._failure is not None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from time import perf_counter_ns, time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from superpose.serving.batcher import Batcher
 from superpose.serving.metrics import Metrics
 from superpose.serving.repository import Repository
 from superpose.serving.request_error import RequestError
-from superpose.serving.statistics import Counts
+from superpose.serving.statistics import Traffic
 from superpose.serving.tensors import TensorData
 from superpose.serving.version import Result, Rows, Version
 
@@ -47,8 +46,7 @@ class Limits:
     drain_seconds: float = 30.0  # for requests to end after SIGTERM
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The outputs of a request, and what served them."""
 
     outputs: dict[str, TensorData]
@@ -74,10 +72,7 @@ class Service:
         self.repository = repository
         self.limits = limits or Limits()
         self.log = log
-        self.metrics = Metrics()
-        self.counts: dict[str, Counts] = {}
-        self.requests = self.rows = self.errors = self.batches = 0
-        self.batch_rows_of_late = 0.0
+        self.traffic = Traffic()
         self.stopping = False
         self.batcher: Batcher[Rows, Result] = Batcher(
             self._run,
@@ -85,7 +80,7 @@ class Service:
             queue_rows=self.limits.queue_rows,
             longest_wait=self.limits.longest_wait,
         )
-        self.metrics.queue_rows.set_function(lambda: self.batcher.waiting_rows)
+        self.metrics = Metrics(self.traffic, lambda: self.batcher.waiting_rows)
 
     async def infer(
         self,
@@ -98,47 +93,35 @@ class Service:
     ) -> Answer:
         """Run the rows of a request under its task, together with those of others."""
         began = perf_counter_ns()
-        task = None
+        task, unknown = None, ""
         try:
-            serving, task, timeout = self._asked(name, version, parameters or {})
-            nearest = _nearest((parameters or {}).get("unknown", REFUSE))
+            given = parameters or {}
+            serving, task, timeout = self._asked(name, version, given)
+            nearest = _nearest(given.get("unknown", REFUSE))
             wanted = _wanted(serving, outputs)
             works = serving.rows_of(task, inputs, self.limits.batch_rows)
-            rows = sum(work.rows for work in works)
+            rows = works[0].rows if len(works) == 1 else sum(work.rows for work in works)
             if rows > self.limits.queue_rows:
                 raise RequestError(
                     413, f"{rows} rows in a request, at most {self.limits.queue_rows}: split it"
                 )
             results = await self._results(works, timeout)
-            told = task in serving.tasks
-            found, unknown = ([task], []) if told else self._recognised(results, nearest)
+            served = task
+            if task not in serving.tasks:
+                served, unknown = self._recognised(results, nearest)
         except RequestError as refusal:
             self._failed(task, refusal.status, began)
             raise
         except asyncio.CancelledError:
             self._failed(task, 499, began)
             raise
-        took = perf_counter_ns() - began
-        self._counts(task).succeeded(rows, took, results)
-        self.metrics.succeeded(task, rows, took / 1e9)
-        self.requests += 1
-        self.rows += rows
-        return Answer(
-            {one: _joined([result.outputs[one] for result in results]) for one in wanted},
-            serving.name,
-            found[0] if len(set(found)) == 1 else json.dumps(found),
-            json.dumps(unknown) if unknown else "",
-        )
+        self.traffic.succeeded(task, rows, perf_counter_ns() - began, results)
+        given_back = {one: _joined([result.outputs[one] for result in results]) for one in wanted}
+        return Answer(given_back, serving.name, served, unknown)
 
-    @contextmanager
-    def counting(self, name: str) -> Iterator[None]:
+    def counting(self, name: str) -> Counting:
         """Count a request that is refused while it is read."""
-        began = perf_counter_ns()
-        try:
-            yield
-        except RequestError as refusal:
-            self._failed(name, refusal.status, began)
-            raise
+        return Counting(self, name)
 
     def server_metadata(self) -> dict[str, Any]:
         """Name, version and extensions."""
@@ -202,7 +185,7 @@ class Service:
         told = []
         for one in names:
             serving, task = self.repository.find(one, version)
-            counts = self.counts.get(task or "", Counts()) if task else self._all(serving)
+            counts = self.traffic.of(task) if task else self.traffic.all(serving.tasks)
             told.append(counts.as_dict(one, serving.name))
         return {"model_stats": told}
 
@@ -237,13 +220,13 @@ class Service:
 
     async def tell_every_second(self) -> None:
         """A line of the log for each second in which there were requests."""
-        before = self._totals()
+        before = self.traffic.totals()
         while True:
             await asyncio.sleep(1)
-            now = self._totals()
+            now = self.traffic.totals()
             if now != before:
                 facts = {name: now[name] - before[name] for name in now}
-                waiting, size = self.batcher.waiting_rows, round(self.batch_rows_of_late, 1)
+                waiting, size = self.batcher.waiting_rows, round(self.traffic.batch_rows_of_late, 1)
                 self.log("traffic", **facts, queue_rows=waiting, batch_rows=size)
             before = now
 
@@ -265,9 +248,9 @@ class Service:
             "model": self.repository.name,
             "version": self.repository.version.name,
             "queue_rows": self.batcher.waiting_rows,
-            "batch_rows": round(self.batch_rows_of_late, 1),
+            "batch_rows": round(self.traffic.batch_rows_of_late, 1),
             "tasks": [
-                {"name": one.name, "ready": one.ready, **self._traffic(one.name)}
+                {"name": one.name, "ready": one.ready, **self.traffic.of(one.name).as_shown()}
                 for one in self.repository.index()
                 if one.name != self.repository.name
             ],
@@ -294,10 +277,7 @@ class Service:
     def _run(self, works: list[Rows]) -> list[Result]:
         """A batch, in the model's thread."""
         results = works[0].version.run(works)
-        rows = results[0].batch_rows
-        self.batches += 1
-        self.metrics.batch(rows)
-        self.batch_rows_of_late += 0.05 * (rows - self.batch_rows_of_late)
+        self.traffic.batch(results[0].batch_rows)
         return results
 
     def _asked(
@@ -321,8 +301,8 @@ class Service:
             )
         return serving, task, _seconds(parameters.get("timeout"))
 
-    def _recognised(self, results: list[Result], nearest: bool) -> tuple[list[str], list[int]]:
-        """The task of each row, and the rows that fit none: refused, if not told otherwise."""
+    def _recognised(self, results: list[Result], nearest: bool) -> tuple[str, str]:
+        """The tasks of rows, and those that fit none: refused, if not told otherwise."""
         found = [task for result in results for task in result.tasks]
         fits = [fit for result in results for fit in result.known]
         unknown = [row for row, fit in enumerate(fits) if not fit]
@@ -337,50 +317,38 @@ class Service:
             raise RequestError(
                 404, f"rows {_few(off)} are of task {found[off[0]]!r} or another that is not loaded"
             )
-        return found, unknown
+        every = found[0] if len(set(found)) == 1 else json.dumps(found)
+        return every, json.dumps(unknown) if unknown else ""
 
     def _failed(self, task: str | None, status: int, began: int) -> None:
         known = task if task in self.repository.version.tasks else None
-        self.metrics.failed(known, status)
-        self.errors += 1
-        if known is not None:
-            self._counts(known).failed(perf_counter_ns() - began)
-
-    def _counts(self, task: str) -> Counts:
-        found = self.counts.get(task)
-        if found is None:
-            found = self.counts[task] = Counts()
-        return found
-
-    def _totals(self) -> dict[str, int]:
-        return {"requests": self.requests, "rows": self.rows, "errors": self.errors}
-
-    def _all(self, serving: Version) -> Counts:
-        total = Counts()
-        for counts in (self.counts[task] for task in serving.tasks if task in self.counts):
-            total.add(counts)
-        total.batches = self.batches  # one batch is of many tasks
-        return total
-
-    def _traffic(self, task: str) -> dict[str, Any]:
-        counts = self.counts.get(task, Counts())
-        return {
-            "requests": counts.durations["success"].count,
-            "errors": counts.durations["fail"].count,
-            "rows": counts.rows,
-            "p50_ms": round(counts.latency(0.5), 2),
-            "p99_ms": round(counts.latency(0.99), 2),
-        }
+        self.traffic.failed(known, status, perf_counter_ns() - began)
 
 
-def _wanted(serving: Version, outputs: Sequence[str]) -> list[str]:
-    known = [spec.name for spec in serving.signature.outputs]
+class Counting:
+    """Counts a request if what is done in a `with` block refuses it."""
+
+    __slots__ = ("_began", "_name", "_service")
+
+    def __init__(self, service: Service, name: str) -> None:
+        self._service, self._name, self._began = service, name, perf_counter_ns()
+
+    def __enter__(self) -> None:
+        """It began when it was made."""
+
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
+        if isinstance(problem, RequestError):
+            self._service._failed(self._name, problem.status, self._began)
+
+
+def _wanted(serving: Version, outputs: Sequence[str]) -> Sequence[str]:
+    known = serving.outputs
     for name in outputs:
         if name not in known:
             raise RequestError(
                 400, f"there is no output {name!r}: the outputs are {', '.join(known)}"
             )
-    return list(outputs) or known
+    return outputs or known
 
 
 def _nearest(unknown: Any) -> bool:

@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -80,16 +81,25 @@ class Signature:
 
     def sizes_of(self, inputs: Mapping[str, TensorData]) -> dict[str, int]:
         """Check a request's tensors against the inputs: the sizes that vary, and the `rows`."""
-        for name in inputs:
-            if all(spec.name != name for spec in self.inputs):
-                known = ", ".join(spec.name for spec in self.inputs)
-                raise RequestError(400, f"there is no input {name!r}: the inputs are {known}")
+        if inputs.keys() != self._names.keys():
+            self._refuse(inputs)
         found: dict[str, int] = {}
         for spec in self.inputs:
-            if spec.name not in inputs:
-                raise RequestError(400, f"input {spec.name!r} is missing")
             self._check(spec, inputs[spec.name], found)
         return found
+
+    @cached_property
+    def _names(self) -> dict[str, None]:
+        return dict.fromkeys(spec.name for spec in self.inputs)
+
+    def _refuse(self, inputs: Mapping[str, TensorData]) -> None:
+        """Tell which names are wrong."""
+        for name in inputs:
+            if name not in self._names:
+                known = ", ".join(self._names)
+                raise RequestError(400, f"there is no input {name!r}: the inputs are {known}")
+        missing = next(name for name in self._names if name not in inputs)
+        raise RequestError(400, f"input {missing!r} is missing")
 
     def _check(self, spec: TensorSpec, tensor: TensorData, found: dict[str, int]) -> None:
         wanted, given = spec.datatype, tensor.datatype
@@ -97,7 +107,12 @@ class Signature:
             raise RequestError(
                 400, f"input {spec.name!r} is {given}, and the network takes {wanted}"
             )
-        shape = list(tensor.shape)
+        sizes_given = tensor.shape
+        if sizes_given[1:] == spec.shape and sizes_given:  # no size varies but the rows
+            rows = sizes_given[0]
+            if 1 <= rows == found.setdefault("rows", rows):
+                return
+        shape = list(sizes_given)
         if len(shape) != len(spec.shape) + 1:
             raise RequestError(
                 400, f"input {spec.name!r} has shape {shape}: it takes {[-1, *spec.dims]}"

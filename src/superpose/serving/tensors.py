@@ -7,10 +7,8 @@ for a moment, which the thread of the model then holds for long.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,8 +36,7 @@ ARRAYS = {
 """NumPy has no BF16: an array has its bits."""
 
 
-@dataclass(frozen=True)
-class TensorData:
+class TensorData(NamedTuple):
     """Numbers of a type of the protocol."""
 
     datatype: str
@@ -61,8 +58,9 @@ class TensorData:
         return self.array.shape
 
     def tensor(self) -> Tensor:
-        """As PyTorch has it."""
-        made = torch.from_numpy(self.array)
+        """As PyTorch has it; a copy, if the array is not to be written to."""
+        own = self.array if self.array.flags.writeable else self.array.copy()
+        made = torch.from_numpy(own)
         return made.view(torch.bfloat16) if self.datatype == "BF16" else made
 
     def to_list(self) -> list[Any]:
@@ -100,7 +98,7 @@ def from_list(name: str, datatype: Any, shape: Any, data: Any) -> TensorData:
 
 
 def from_bytes(name: str, datatype: Any, shape: Any, data: bytes | memoryview) -> TensorData:
-    """The numbers of raw bytes, which are copied.
+    """The numbers of raw bytes, where they are: the array is not to be written to.
 
     >>> from_bytes("x", "INT16", [2], b"\\x01\\x00\\x02\\x00").array
     array([1, 2], dtype=int16)
@@ -114,13 +112,13 @@ def from_bytes(name: str, datatype: Any, shape: Any, data: bytes | memoryview) -
     _check_count(name, sizes, len(data) // kind.itemsize)
     if datatype == "BOOL" and any(byte > 1 for byte in set(data)):
         raise RequestError(400, f"input {name!r}: a byte of BOOL is 0 or 1")
-    return TensorData(datatype, np.frombuffer(data, kind).reshape(sizes).copy())
+    return TensorData(datatype, np.frombuffer(data, kind).reshape(sizes))
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
     """A shape that a client gave: a list of whole numbers, none below 0."""
-    whole = isinstance(shape, Sequence) and not isinstance(shape, str)
-    if not whole or not all(type(size) is int and size >= 0 for size in shape):
+    whole = type(shape) is list and set(map(type, shape)) <= {int}
+    if not whole or min(shape, default=0) < 0:
         raise RequestError(400, f"shape {_short(shape)} is not a list of whole numbers")
     return tuple(shape)
 

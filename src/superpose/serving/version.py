@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,28 +43,33 @@ class Rows:
     task: str
     inputs: dict[str, TensorData]
     sizes: dict[str, int]  # those that vary
+    kind: Hashable  # rows of one version share a batch if their shapes agree, or can be padded
     rows: int
     arrived: int = field(default_factory=perf_counter_ns)
 
-    @property
-    def kind(self) -> Hashable:
-        """Rows of one version share a batch if their shapes agree, or can be padded."""
-        fixed = (size for size in self.sizes.items() if size[0] not in self.version.padded)
-        return (id(self.version), *fixed)
+
+class Ran(NamedTuple):
+    """A batch that was run: its rows, and how long it took, in nanoseconds."""
+
+    rows: int
+    compute_input: int
+    compute_infer: int
+    compute_output: int
 
 
-@dataclass(frozen=True)
-class Result:
-    """The outputs of rows, and how long it took, in nanoseconds."""
+class Result(NamedTuple):
+    """The outputs of rows, and how they came about."""
 
     outputs: dict[str, TensorData]
     tasks: list[str]  # of each row
     known: list[bool]  # of each row: false if its task was to be recognised, and none fits
-    batch_rows: int
-    queue: int
-    compute_input: int
-    compute_infer: int
-    compute_output: int
+    queue: int  # nanoseconds
+    batch: Ran
+
+    @property
+    def batch_rows(self) -> int:
+        """The rows of its batch, of all requests."""
+        return self.batch.rows
 
 
 class Version:
@@ -79,6 +84,7 @@ class Version:
         self.recognises = len(model.tasks) > 1 and set(model.recognisable) == set(model.tasks)
         first = next(iter(self.tasks.values()))
         self.signature = signature_of(model, options.inputs, lambda x: self._pass(x, first))
+        self.outputs = [spec.name for spec in self.signature.outputs]
         self.padded = _padded(self.signature, self.pad)
         self._try_mixed()
 
@@ -100,12 +106,13 @@ class Version:
                 )
         sizes = self.signature.sizes_of(inputs)
         rows = sizes.pop("rows")
+        kind = (id(self), *(size for size in sizes.items() if size[0] not in self.padded))
         if rows <= most:
-            return [Rows(self, task, inputs, sizes, rows)]
+            return [Rows(self, task, inputs, sizes, kind, rows)]
         works = []
         for at in range(0, rows, most):
             part = {n: TensorData(t.datatype, t.array[at : at + most]) for n, t in inputs.items()}
-            works.append(Rows(self, task, part, sizes, min(most, rows - at)))
+            works.append(Rows(self, task, part, sizes, kind, min(most, rows - at)))
         return works
 
     def run(self, works: Sequence[Rows]) -> list[Result]:
@@ -122,15 +129,15 @@ class Version:
             {spec.name: self._part(spec, array, end, work) for spec, array in arrays.items()}
             for work, end in zip(works, ends, strict=True)
         ]
-        took = (ready - began, passed - ready, perf_counter_ns() - passed)
+        ran = Ran(len(tasks), ready - began, passed - ready, perf_counter_ns() - passed)
+        names = list(map(str, tasks))
         return [
             Result(
                 outputs,
-                list(map(str, tasks[end - work.rows : end])),
+                names[end - work.rows : end],
                 known[end - work.rows : end],
-                len(tasks),
                 began - work.arrived,
-                *took,
+                ran,
             )
             for work, end, outputs in zip(works, ends, own, strict=True)
         ]
@@ -155,7 +162,7 @@ class Version:
         arrays = [work.inputs[spec.name].array for work in works]
         if spec.name in self.pad and len({array.shape[1:] for array in arrays}) > 1:
             arrays = _filled(arrays, self.pad[spec.name])
-        joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        joined = np.concatenate(arrays)  # a copy: arrays of a request are its bytes, unaligned
         return TensorData(spec.datatype, joined).tensor().to(self.device)
 
     def _part(self, spec: TensorSpec, array: Array, end: int, work: Rows) -> TensorData:
