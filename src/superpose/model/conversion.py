@@ -181,6 +181,7 @@ def build(
         first = min(bound, key=lambda layer: layer.path)
         add(first, next(iter(first.contexts)), BEGUN)
     private = PrivateState.put_into(layers(model))
+    private.names = model.superposition.names
     if start:
         private.add(names.values())
     return model

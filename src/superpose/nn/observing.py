@@ -10,8 +10,9 @@ from torch import Tensor
 from superpose.errors import SuperposeError
 from superpose.nn.additions import INPUT_SHAPES
 from superpose.nn.centring import TASK, move_mean
+from superpose.nn.recomputing import recomputing
 from superpose.nn.rows import row_dim
-from superpose.nn.selection import NotDirect, Selected, active
+from superpose.nn.selection import NotDirect, Selected
 from superpose.nn.statistics import Statistics, Usual
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def observe(layer: Layer, selected: Selected, inputs: Tensor, rows: int | None) 
             f"layer {layer.path!r} keeps a running mean of its inputs ({option}), which "
             f"torch.vmap cannot change: call model.eval() first, or leave {option} out"
         )
-    if active.again or not inputs.numel():
+    if recomputing() or not inputs.numel():
         return
     if kept is not None and "weight_input_rows" in selected.private:  # not so in a mere trial
         own = Usual(*(selected.private["weight" + ending] for ending in INPUT_SHAPES))

@@ -20,6 +20,7 @@ from superpose.errors import SuperposeError
 from superpose.nn.additions import BEGUN, DOWN, INPUT_SHAPES, UP, added_to
 from superpose.nn.names import joined
 from superpose.nn.selection import Tasks, by_row
+from superpose.nn.steps import watch
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
@@ -261,6 +262,9 @@ class PrivateState(nn.Module):
     def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__()
         self.begun: set[int] = set()  # tasks of which the mark was seen
+        self.names: dict[int | str, int] = {}  # of tasks: the model's own table
+        self.ran: dict[int, bool] = {}  # tasks that ran with gradients: since the last step?
+        self.left_out: dict[int, int] = {}  # steps of optimisers that had not the task's tensors
         alike: dict[tuple[str, torch.dtype, torch.device], list[Part]] = {}
         own = [part for layer in layers for part in layer.private.values()]
         for part in sorted(own, key=lambda part: part.path):  # not as layers were registered
@@ -271,6 +275,11 @@ class PrivateState(nn.Module):
             name = f"{kind}_{same_kind + 1}" if same_kind else kind
             self.register_module(name, Group(kind, parts))
         self.mark = next((part for part in own if part.marks_begin), None)
+        watch(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        watch(self)
 
     def extend(self, parts: list[Part], tasks: Iterable[int]) -> None:
         """Give tasks that are there already something new to keep, all of it of one kind."""
@@ -307,6 +316,7 @@ class PrivateState(nn.Module):
 
     def remove(self, task: int) -> None:
         """Forget a task's tensors."""
+        self.ran.pop(task, None)
         for group in self.groups.values():
             group.remove(task)
 
@@ -325,6 +335,14 @@ class PrivateState(nn.Module):
                 self.begun.add(task)
         return task in self.begun or any(
             group.has_learned(task) for group in self.groups.values() if group.kind in LEARNED
+        )
+
+    def all_start(self, tasks: Iterable[int]) -> bool:
+        """Whether all of these tasks are the base still, with nothing else to tell them apart."""
+        kept = [group for group in self.groups.values() if group.kind != RECOGNITION]
+        return self.mark is not None and not any(
+            self.has_begun(task) or any(group.has_learned(task) for group in kept)
+            for task in dict.fromkeys(tasks)
         )
 
     @torch.no_grad()

@@ -13,7 +13,8 @@ from superpose.nn.binding import base_matrix
 from superpose.nn.centring import centred
 from superpose.nn.gate import opened, unmoved
 from superpose.nn.quantised import full
-from superpose.nn.selection import NotDirect, Selected, rows_are_tokens
+from superpose.nn.recomputing import current
+from superpose.nn.selection import NotDirect, Selected
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
@@ -81,6 +82,13 @@ def spread(layer: Layer, tensor: Tensor, x: Tensor, rows: int) -> Tensor:
     tail = tensor.shape[1:]
     between = [1] * (x.ndim - 1 - len(tail))
     return tensor.view(rows, *between, *tail).movedim(0, rows_at(layer, x, rows, len(tail)))
+
+
+def rows_are_tokens() -> bool:
+    """Whether the rows that have a task of their own are the tokens of a single row, (1, T, …)."""
+    selection = current()
+    row = None if selection is None else selection.row
+    return row is not None and row.ndim == 2
 
 
 def row_dim(layer: Layer) -> int:
