@@ -28,9 +28,10 @@ from superpose.nn.quantised import full, is_quantised
 from superpose.nn.registry import input_dims, told
 from superpose.packing import Packed
 from superpose.packing.methods import stored
-from superpose.precision import reduced, restored
+from superpose.precision import SCALE, reduced, restored
 
-FORMAT = 3
+FORMAT = 4
+SCALES_OF_ROWS = 3  # the format of files whose scales, if any, are those of rows
 HEADER = "superpose"
 PROBE = 256  # how many coordinates of a context go into the digest
 Own = tuple[list[int], Tensor]  # of a private tensor: tasks that learned, and theirs, a row each
@@ -78,12 +79,12 @@ def save(
         )
     if dtype is not None:  # of int8, a row of a table is many vectors, and not one output
         own = {} if dtype != torch.int8 else {name: tensors.pop(name) for name in tables}
-        tensors = reduced(tensors, dtype) | own
+        tensors = reduced(tensors, dtype, _input_dims(model)) | own
     pairs = [name for name, tensor in tensors.items() if tensor.dtype == torch.complex128]
     tensors |= {name: torch.view_as_real(tensors[name]) for name in pairs}
     superposition = model.superposition
     header = {
-        "format": FORMAT,
+        "format": FORMAT if _has_other_scales(tensors) else SCALES_OF_ROWS,
         "family": _described(superposition.family),
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
@@ -282,6 +283,21 @@ def _shared_state(model: Superposed) -> dict[str, Tensor]:
     """The model's state but for its private tensors."""
     state: dict[str, Tensor] = model.state_dict()
     return {name: tensor for name, tensor in state.items() if not is_private(name)}
+
+
+def _input_dims(model: Superposed) -> dict[str, tuple[int, ...]]:
+    """Of the weights, and their bases: the dimensions that belong to one output."""
+    return {
+        joined(layer.path, stored): layer.dims_of_inputs(name)
+        for layer in layers(model)
+        for name in layer.contexts
+        for stored in (name, f"bases.{name}")
+    }
+
+
+def _has_other_scales(tensors: dict[str, Tensor]) -> bool:
+    """Whether some tensor has scales that are not those of its rows."""
+    return any(name.endswith(SCALE) and scale.ndim > 1 for name, scale in tensors.items())
 
 
 def _base_names(model: Superposed) -> list[str]:

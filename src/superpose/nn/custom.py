@@ -72,6 +72,10 @@ class DeclaredLayer(CustomLayer):
         """The inputs back in their place."""
         return matrix.movedim(-1, self.input_dims[name])
 
+    def dims_of_inputs(self, name: str) -> tuple[int, ...]:
+        """The one that was declared."""
+        return (self.input_dims[name] % self.stored(name).ndim,)
+
 
 class OwnLayer(CustomLayer):
     """A module that is none of PyTorch's layers: norms written by hand, or private as a whole."""

@@ -102,6 +102,10 @@ class TransposedLinear(LinearLayer):
         """The matrix transposed."""
         return matrix.mT
 
+    def dims_of_inputs(self, name: str) -> tuple[int, ...]:
+        """The first: outputs come last."""
+        return (0,)
+
     def forward(self, x: Tensor, task: TaskIds | None = None) -> Tensor:
         """The product, and the argument's name, of GPT-2's layer."""
         return self.superposed(x, task)
