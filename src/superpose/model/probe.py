@@ -149,8 +149,8 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
                         own = flatten(passed(model, of_row(by_row, row), *given))[0]
                         if not _agree(own, dims, {0: each[row]}, rounding):
                             raise SuperposeError(
-                                f"{type(model)._plain.__name__} keeps what it computed for one "
-                                "task, and uses it for another: clear such a cache in between"
+                                f"{type(model)._plain.__name__} keeps a result of one task and "
+                                "uses it for another: clear that cache before each pass"
                             )
                 if any(tensor.is_meta for tensor in values):
                     raise SuperposeError("the network returns a tensor that is each row's own")
@@ -301,19 +301,22 @@ def _apart(selection: Selection, generator: np.random.Generator) -> Selection:
 def _row_dims(some: list[Tensor], all_: list[Tensor], few: int, many: int) -> Dims:
     """Where the rows are in each tensor that is returned, by how its shape grows with them."""
     if len(some) != len(all_):
-        raise SuperposeError("the network returns other things for one row than for several")
+        raise SuperposeError(
+            "the network returns another number of tensors for one row than for several"
+        )
     dims: list[int | None] = []
     for a, b in zip(some, all_, strict=True):
         grown = [d for d in range(min(a.ndim, b.ndim)) if a.shape[d] != b.shape[d]]
         if a.ndim != b.ndim or len(grown) > 1:
             raise SuperposeError(
                 f"the network returns {tuple(a.shape)} for {few} rows and {tuple(b.shape)} for "
-                f"{many}: rows of different tasks cannot be told apart in it"
+                f"{many}: rows of different tasks cannot be told apart in it; run each task by "
+                "itself"
             )
         if grown and (a.shape[grown[0]], b.shape[grown[0]]) != (few, many):
             raise SuperposeError(
-                f"the network folds the rows into other things: it returns {tuple(a.shape)} for "
-                f"{few} rows and {tuple(b.shape)} for {many}"
+                f"the network folds the rows into other dimensions: it returns {tuple(a.shape)} "
+                f"for {few} rows and {tuple(b.shape)} for {many}; run each task by itself"
             )
         dims.append(grown[0] if grown else None)
     return tuple(dims)

@@ -153,13 +153,14 @@ def add_statistics(modules: dict[str, nn.Module], wanted: Statistics) -> list[Pa
     name = next(iter(able)) if wanted.layer is None else wanted.layer
     if name not in able:
         raise SuperposeError(
-            f"recognise: {name!r} is no linear or convolution layer that is superposed; there are "
-            f"{', '.join(map(repr, able))}"
+            f"recognise: {name!r} is no linear or convolution layer that is superposed: name one "
+            f"of {', '.join(map(repr, able))}"
         )
     features = able[name].input_features("weight")
     if wanted.rank > features:
         raise SuperposeError(
-            f"recognise: rank={wanted.rank} is more than the {features} inputs of layer {name!r}"
+            f"recognise: rank={wanted.rank} is more than the {features} inputs of layer {name!r}: "
+            f"give {features} or less"
         )
     return keep_statistics(able[name], wanted)
 
@@ -202,8 +203,9 @@ def _form(name: str, module: nn.Module, conversion: Conversion) -> type[Layer] |
     kind = form(name, module, entire) or keeper_form(name, module, asked)
     if kind is None and entire and next(module.parameters(recurse=False), None) is not None:
         raise SuperposeError(
-            f"private_layers: {name!r} is a {type(module).__name__}, which cannot be private: it "
-            "was customised beyond its class, or it runs all that is put into it"
+            f"private_layers: {name!r} is a {type(module).__name__} that cannot be private: a "
+            "forward was set on it, its weight is made from other tensors, or it is a container "
+            "that runs its children; name layers inside it, or take it out of private_layers"
         )
     return kind
 
@@ -295,8 +297,8 @@ def _check_converted(
         if name not in modules and name not in private:
             owner, _, _ = name.rpartition(".")
             raise SuperposeError(
-                f"private_layers: {name!r} is a tensor of a layer that is private as a whole, or "
-                f"not at all: name {owner!r}"
+                f"private_layers: {name!r} is one tensor of a layer that can only be private as a "
+                f"whole: name the layer, {owner!r}"
             )
     left = [n for n, m in shared.items() if binds_weights(n, m) and not _converted(m)]
     left = [name for name in left if not _is_frozen(name, modules[name], conversion)]
@@ -359,7 +361,9 @@ def _how_to_declare(unknown: dict[str, nn.Module]) -> str:
 def _check_initialised(name: str, module: nn.Module) -> None:
     own = module.parameters(recurse=False)
     if any(isinstance(parameter, UninitializedParameter) for parameter in own):
-        raise SuperposeError(f"layer {name!r} is lazy and has no weights yet: run a batch first")
+        raise SuperposeError(
+            f"layer {name!r} is lazy and has no weights yet: run a batch through the network first"
+        )
 
 
 def _batch_dims(modules: dict[str, nn.Module]) -> Iterator[tuple[str, int]]:

@@ -29,7 +29,9 @@ class CustomLayer(Layer):
             raise NotDirect(self.path, "has a forward pass of its own")
         x, own = inputs[0], selected.private
         if any(vector.ndim != 2 or vector.shape[-1] != x.shape[-1] for vector in own.values()):
-            raise NotDirect(self.path, "has private tensors that are no vectors of its inputs")
+            raise NotDirect(
+                self.path, "has private tensors that are not vectors as long as its inputs"
+            )
         spread = {name: self.spread(vector, x, rows) for name, vector in own.items()}
         return self.of_one_task(spread, x)
 

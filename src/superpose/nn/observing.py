@@ -34,7 +34,9 @@ def observe(layer: Layer, selected: Selected, inputs: Tensor, rows: int | None) 
     if not layer.training or (layer.centre != TASK and kept is None):
         return
     if rows is not None:
-        raise NotDirect(layer.path, "keeps the mean of each task, which learns one at a time")
+        raise NotDirect(
+            layer.path, "keeps statistics of its inputs in training, of one task at a time"
+        )
     option = "centre='task'" if layer.centre == TASK else "recognise"
     compiling = torch.compiler.is_compiling()
     if not compiling and torch._C._functorch.is_batchedtensor(inputs):

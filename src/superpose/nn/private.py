@@ -372,9 +372,9 @@ class PrivateState(nn.Module):
             flats = [group.of(task) for task in tasks.unique]
             if is_sharded(flats[0]):
                 raise SuperposeError(
-                    "private tensors are chosen before the layers run, and these are sharded: "
-                    "shard the model as a whole, not its last layer by itself, and call the model, "
-                    "not a method of it"
+                    "the private tensors of tasks are sharded, and a pass needs them before its "
+                    "layers run: call fully_shard on the model as a whole, not on its last layer "
+                    "by itself, and call the model, not a method of it"
                 )
             tensors = group.split(by_row(flats, tasks.row))
             if group.kind in WRITTEN and tasks.row is None:  # what one layer writes to its own

@@ -115,4 +115,6 @@ def check_rows(layer: Layer, x: Tensor, rows: int, dims: int | None = None) -> N
 
 
 def _elsewhere(layer: Layer, x: Tensor, rows: int) -> NotDirect:
-    return NotDirect(layer.path, f"is given {tuple(x.shape)} in a batch of {rows} rows")
+    return NotDirect(
+        layer.path, f"is given {tuple(x.shape)}, in which it cannot tell the {rows} rows"
+    )
