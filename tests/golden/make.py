@@ -15,8 +15,8 @@ from golden.networks import digest, inputs, network, tolerance
 
 import superpose as sp
 from superpose import contexts
-from superpose.checkpoint import read
 from superpose.packing import Packed
+from superpose.tensor_file import read
 
 EXACT = {"identity", "binary", "permutation"}  # families that turn a weight without rounding
 COARSE = {"mlp, bfloat16", "mixed types"}  # networks whose tasks may come close to each other

@@ -8,7 +8,7 @@ from torch import nn
 
 import superpose as sp
 from superpose.model import private_state
-from superpose.nn.private import is_fresh
+from superpose.nn.flat import is_fresh
 
 
 class Crossed(nn.Module):

@@ -26,8 +26,8 @@ from superpose.model.ways import Dims, Way, mapped, passed
 from superpose.nn.additions import added_to
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.convert import AUTO, WAYS
+from superpose.nn.flat import STATISTICS
 from superpose.nn.layer import Layer
-from superpose.nn.private import STATISTICS
 from superpose.nn.quantised import is_quantised
 from superpose.nn.selection import Selected, Selection, of_row
 

@@ -24,11 +24,12 @@ from superpose.model.lock import lock_of
 from superpose.model.structure import flatten
 from superpose.model.tasks import Ids, Name, Superposition, Task, check_names
 from superpose.nn.convert import AUTO
+from superpose.nn.flat import RANK
 from superpose.nn.gate import closed_to
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
-from superpose.nn.private import RANK, STATE, Kept, PrivateState, is_private, modules
+from superpose.nn.private import STATE, Kept, PrivateState, is_private, modules
 from superpose.nn.quantised import check_learning
 from superpose.nn.recomputing import follow
 from superpose.nn.selection import (

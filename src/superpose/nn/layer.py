@@ -15,10 +15,11 @@ from superpose.nn import additions, reading, rows
 from superpose.nn.additions import CONTEXT, MEAN, added_to
 from superpose.nn.binding import context_of
 from superpose.nn.centring import ROWS
+from superpose.nn.flat import Part
 from superpose.nn.gate import unmoved
 from superpose.nn.names import joined
 from superpose.nn.pairing import Pairing
-from superpose.nn.private import STATE, Part, PrivateState
+from superpose.nn.private import STATE, PrivateState
 from superpose.nn.quantised import full
 from superpose.nn.recomputing import current
 from superpose.nn.selection import (

@@ -16,8 +16,8 @@ from superpose.nn.selection import NotDirect, Selected
 from superpose.nn.statistics import Statistics, Usual
 
 if TYPE_CHECKING:
+    from superpose.nn.flat import Part
     from superpose.nn.layer import Layer
-    from superpose.nn.private import Part
 
 
 def keep_statistics(layer: Layer, wanted: Statistics) -> list[Part]:

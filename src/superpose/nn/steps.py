@@ -24,7 +24,8 @@ from torch.optim.optimizer import (
 )
 
 if TYPE_CHECKING:
-    from superpose.nn.private import Group, PrivateState
+    from superpose.nn.flat import Group
+    from superpose.nn.private import PrivateState
 
 PATIENCE = 2  # steps in which a task is left out: the first may be that of another's optimiser
 
@@ -68,11 +69,12 @@ def _after(optimiser: Optimizer, given: Any, options: Any) -> None:
     if torch.compiler.is_compiling():
         return
     _show(optimiser)
-    known = _known(optimiser)
     for state, group, task, flat in _trained():
-        if id(flat) in known:
+        if not state.ran[task]:
+            continue
+        if _has(optimiser, flat):
             state.ran[task], state.left_out[task] = False, PATIENCE
-        elif state.ran[task] and _leaves_out(known, group, task, flat):
+        elif _leaves_out(optimiser, group, task, flat):
             state.ran[task] = False
             state.left_out[task] = state.left_out.get(task, 0) + 1
             if state.left_out[task] == PATIENCE:
@@ -80,12 +82,17 @@ def _after(optimiser: Optimizer, given: Any, options: Any) -> None:
 
 
 def _hide(optimiser: Optimizer) -> None:
-    known, hidden = _known(optimiser), _hidden.setdefault(optimiser, [])
+    hidden = _hidden.setdefault(optimiser, [])
+    idle: dict[tuple[PrivateState, int], bool] = {}  # tasks without gradients need no more looks
     for state, _, task, flat in _trained():
-        left = flat.grad is not None and not state.ran[task]
-        if left and id(flat) in known and _is_zero(flat.grad):
+        waits = state.ran[task] or flat.grad is not None
+        idle[state, task] = idle.get((state, task), True) and not waits
+        if not state.ran[task] and waits and _has(optimiser, flat) and _is_zero(flat.grad):
             hidden.append((flat, flat.grad))
             flat.grad = None
+    for (state, task), gone in idle.items():
+        if gone:
+            state.ran.pop(task, None)
 
 
 def _show(optimiser: Optimizer) -> None:
@@ -94,9 +101,10 @@ def _show(optimiser: Optimizer) -> None:
             flat.grad = gradient
 
 
-def _known(optimiser: Optimizer) -> set[int]:
-    """The parameters of an optimiser, by identity."""
-    return {id(one) for group in optimiser.param_groups for one in group["params"]}
+def _has(optimiser: Optimizer, flat: Tensor) -> bool:
+    """Whether an optimiser has a parameter: one that it keeps something of, or any of its own."""
+    every = (one for group in optimiser.param_groups for one in group["params"])
+    return flat in optimiser.state or any(one is flat for one in every)
 
 
 def _trained() -> Iterator[tuple[PrivateState, Group, int, Any]]:
@@ -119,12 +127,12 @@ def _is_zero(gradient: Any) -> bool:
     return not bool(own.any())
 
 
-def _leaves_out(known: set[int], group: Group, task: int, flat: Tensor) -> bool:
-    """Whether a task has a gradient and has learned nothing, where other tasks are known."""
-    if flat.grad is None or not flat.requires_grad or group.sharded:
+def _leaves_out(optimiser: Optimizer, group: Group, task: int, flat: Tensor) -> bool:
+    """Whether a task has a gradient and has learned nothing, and other tasks are there to learn."""
+    if flat.grad is None or not flat.requires_grad or group.sharded or group.has_learned(task):
         return False
-    others = any(id(other) in known for other in group.flats().values())
-    return others and not group.has_learned(task)
+    known = {id(one) for each in optimiser.param_groups for one in each["params"]}
+    return any(id(other) in known for other in group.flats().values())
 
 
 def _warn(state: PrivateState, task: int) -> None:
