@@ -202,7 +202,7 @@ def tampered(path, change):
     tensors = load_file(path)
     del header["checksum"]
     change(header["family"])
-    header["checksum"] = checkpoint._checksum(header, tensors)
+    header["checksum"] = checkpoint.checksum(header, tensors)
     save_file(tensors, path, {checkpoint.HEADER: json.dumps(header)})
 
 

@@ -113,6 +113,44 @@ def test_several_tasks_in_one_gradient_are_told_apart_by_context_fn():
         torch.testing.assert_close(found[1][name], gradient)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_two_models_in_one_gradient(mode):
+    x, found = torch.randn(5, 6), []
+    for kind in (None, MODES[mode]):
+        one, other = made(kind), made(kind)
+
+        def both(one, x, other=other):
+            y = one(x, task="a")
+            with other.task("a"), one.task("b"):
+                (y + other(x, task="b").square()).sum().backward()
+
+        first = gradients(one, x, both)
+        second = {name: p.grad for name, p in other.named_parameters() if p.grad is not None}
+        found.append([first, second])
+    for wanted, again in zip(*found, strict=True):
+        assert wanted.keys() == again.keys()
+        for name, gradient in wanted.items():
+            torch.testing.assert_close(again[name], gradient)
+
+
+class Nested(Again):
+    def part(self, x):
+        first = checkpoint(self.first, x, **self.mode) if self.mode else self.first(x)
+        return nn.functional.linear(first.relu(), self.second.weight, self.second.bias)
+
+
+@pytest.mark.parametrize("run", [alone, inside_another])
+@pytest.mark.parametrize("mode", MODES)
+def test_activations_inside_activations(mode, run):
+    x, found = torch.randn(5, 6), []
+    for kind in (None, MODES[mode]):
+        torch.manual_seed(0)
+        found.append(gradients(sp.superpose(Nested(kind), tasks=["a", "b"]), x, run))
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient)
+
+
 def test_a_tensor_that_is_read_by_a_hook_of_the_gradient_is_the_layers_own():
     model, seen = made(None), []
     x = torch.randn(5, 6, requires_grad=True)

@@ -31,7 +31,7 @@ from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
 from superpose.nn.private import STATE, Kept, PrivateState, is_private, modules
 from superpose.nn.quantised import check_learning
-from superpose.nn.recomputing import follow
+from superpose.nn.recomputing import Pass, follow
 from superpose.nn.selection import (
     NotDirect,
     Selected,
@@ -338,7 +338,7 @@ class Superposed(nn.Module):
     def _followed(self, selection: Selection | None, returned: Any) -> Any:
         """What a pass returns; computed again for its gradient, it has the same selection."""
         if torch.is_grad_enabled():
-            follow(selection, flatten(returned)[0])
+            follow(Pass(self, selection), flatten(returned)[0])
         return returned
 
     @untraced

@@ -261,7 +261,7 @@ class Layer(nn.Module):
             assert weight is not None
             tasks = Tasks.of(whole_numbers(task), weight.device)
             return self.select(tasks, {}), None if tasks.row is None else len(tasks.row)
-        selection: Selection | None = current()
+        selection: Selection | None = current(self)
         alone = outside.get()(self) if selection is None else None
         if alone is not None:
             return alone, None

@@ -69,7 +69,7 @@ def of_active_task(name: str) -> Any:
     """
 
     def get(layer: Any) -> Any:
-        selection = current()
+        selection = current(layer)
         selected = None if selection is None else selection.layers.get(vars(layer).get("path"))
         if selection is None or selected is None:
             return own(layer)

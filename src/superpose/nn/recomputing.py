@@ -9,24 +9,37 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from superpose.errors import SuperposeError
+from superpose.nn.private import modules
 from superpose.nn.selection import Selection, Stale, active
 
-_backward: dict[int, list[Selection | None]] = {}
-"""The selections of the passes that each running `backward()` goes back through, by its number."""
+
+@dataclass(eq=False)
+class Pass:
+    """A pass of a model, whose selection is not known if rows were mapped or grouped."""
+
+    model: nn.Module
+    selection: Selection | None
+
+    @functools.cached_property
+    def layers(self) -> set[int]:
+        """The modules of the model, by identity."""
+        return {id(module) for module in modules(self.model)}
 
 
-def follow(selection: Selection | None, outputs: Iterable[Tensor]) -> None:
-    """Tell a `backward()` through outputs of a pass which selection, if one, the pass had.
+_backward: dict[int, list[Pass]] = {}
+"""The passes that each running `backward()` goes back through, by its number."""
 
-    So activations that `torch.utils.checkpoint` computes again have the task that they had.
-    """
+
+def follow(made: Pass, outputs: Iterable[Tensor]) -> None:
+    """Let a `backward()` that begins at the outputs of a pass know of the pass."""
 
     def begin(_: Any) -> None:
         number = torch._C._current_graph_task_id()
@@ -35,8 +48,8 @@ def follow(selection: Selection | None, outputs: Iterable[Tensor]) -> None:
             end = functools.partial(_backward.pop, number, None)
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(end)
-        if not any(selection is known for known in _backward[number]):
-            _backward[number].append(selection)
+        if made not in _backward[number]:
+            _backward[number].append(made)
 
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     nodes = {tensor.grad_fn for tensor in outputs if not wrapped(tensor)}
@@ -52,12 +65,15 @@ def recomputing() -> bool:
     return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()
 
 
-def recomputed() -> Selection | None:
-    """The selection of the pass whose activations are computed again; None if it is not known."""
+def recomputed(layer: nn.Module) -> Selection | None:
+    """The selection of the pass in which a layer is called again; None if there is no such pass."""
     if torch.compiler.is_compiling() or not _backward or not recomputing():
         return None
-    found = _backward.get(torch._C._current_graph_task_id(), [])
-    if len(found) > 1 or None in found:
+    passes = _backward.get(torch._C._current_graph_task_id())
+    if passes is None:  # of a backward() inside another one
+        passes = [one for several in list(_backward.values()) for one in several]
+    found = [one.selection for one in passes if id(layer) in one.layers]
+    if len(found) > 1 or any(selection is None for selection in found):
         raise SuperposeError(
             "activations of several tasks are computed again in one backward(), and which are "
             "whose is not known: give torch.utils.checkpoint use_reentrant=False and "
@@ -93,6 +109,6 @@ def same_task() -> tuple[AbstractContextManager[None], AbstractContextManager[No
     return nullcontext(), Again(active.selection)
 
 
-def current() -> Selection | None:
-    """The selection of the pass that runs, or of the one whose activations are computed again."""
-    return active.selection if active.selection is not None else recomputed()
+def current(layer: nn.Module) -> Selection | None:
+    """The selection of the pass that runs, or of the one in which a layer is called again."""
+    return active.selection if active.selection is not None else recomputed(layer)

@@ -84,16 +84,16 @@ def spread(layer: Layer, tensor: Tensor, x: Tensor, rows: int) -> Tensor:
     return tensor.view(rows, *between, *tail).movedim(0, rows_at(layer, x, rows, len(tail)))
 
 
-def rows_are_tokens() -> bool:
+def rows_are_tokens(layer: Layer) -> bool:
     """Whether the rows that have a task of their own are the tokens of a single row, (1, T, …)."""
-    selection = current()
+    selection = current(layer)
     row = None if selection is None else selection.row
     return row is not None and row.ndim == 2
 
 
 def row_dim(layer: Layer) -> int:
     """Where the rows are in this pass: second if they are tokens, else at `batch_dim`."""
-    return 1 if rows_are_tokens() else layer.batch_dim or 0
+    return 1 if rows_are_tokens(layer) else layer.batch_dim or 0
 
 
 def rows_at(layer: Layer, x: Tensor, rows: int, features: int = 1) -> int:
