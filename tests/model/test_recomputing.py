@@ -151,10 +151,11 @@ def test_activations_inside_activations(mode, run):
         torch.testing.assert_close(found[1][name], gradient)
 
 
-def test_a_tensor_that_is_read_by_a_hook_of_the_gradient_is_the_layers_own():
+def test_a_tensor_that_is_read_by_a_hook_of_the_gradient_is_that_of_the_pass():
     model, seen = made(None), []
     x = torch.randn(5, 6, requires_grad=True)
     y = model(x, task="a")
     x.register_hook(lambda _: seen.append(model.second.weight))
     y.sum().backward()
-    assert isinstance(seen[0], nn.Parameter)
+    assert torch.equal(seen[0], sp.unsuperpose(model, "a").second.weight)
+    assert isinstance(model.second.weight, nn.Parameter)  # and after it, that of the layer

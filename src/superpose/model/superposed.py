@@ -132,10 +132,10 @@ class Superposed(nn.Module):
         return label
 
     def begin(self, task: Name) -> None:
-        """Say that a task has begun to learn, so that it is no longer its base.
+        """Mark a task as begun, so that it is no longer its base.
 
-        It says so itself, with the first gradient that comes back through `backward()`, or when its
-        private tensors change. Only who writes to the weights by other means has to say it.
+        A task begins by itself, with the first gradient that `backward()` brings, or when its
+        private tensors change. Call this only if you write to the shared weights by other means.
         """
         private_state(self).begin([self.superposition.number(task)])
 
@@ -301,9 +301,10 @@ class Superposed(nn.Module):
         return ids
 
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
-        """The forward pass of a selection, where the task has to be data; a mixed batch is direct.
+        """Run the network with a selection, which `selection(task)` makes; a mixed batch is direct.
 
-        It can be mapped over with `torch.func.vmap`, and compiled with `fullgraph=True`.
+        The task is data here, so this can be mapped over tasks with `torch.func.vmap`, and compiled
+        with `fullgraph=True`.
         """
         if torch.compiler.is_compiling():
             if selection.rows is not None and not self.superposition.knows_direct:

@@ -62,7 +62,7 @@ def recomputing() -> bool:
     """Whether activations are computed again, for their gradient."""
     if active.again or torch.compiler.is_compiling():
         return active.again
-    return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()
+    return torch._C._current_graph_task_id() != -1
 
 
 def recomputed(layer: nn.Module) -> Selection | None:
@@ -97,7 +97,9 @@ class Again(AbstractContextManager[None]):
 
 
 def same_task() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The `context_fn` of `torch.utils.checkpoint`: what is computed again has the task it had.
+    """The `context_fn` of `torch.utils.checkpoint`, for passes of several tasks in one backward().
+
+    Activations are computed again with the task that they had.
 
     >>> from torch.utils.checkpoint import checkpoint
     >>> checkpoint(torch.sin, torch.ones(1), use_reentrant=False, context_fn=same_task)
