@@ -19,7 +19,7 @@ from statistics import median
 import torch
 
 import superpose as sp
-from superpose.lab import bench
+from superpose.lab import bench, timing
 
 OUT = Path(__file__).parents[1] / "results/speed/where.json"
 KEPT = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
@@ -38,7 +38,7 @@ def mixed_batches() -> list[dict[str, object]]:
     for row in bench.comparisons(torch.device("cpu"), ROUNDS):
         if "training" in row.name or "separate" in row.against:
             continue
-        measured = bench.measure(row)
+        measured = timing.measure(row)
         action, baseline = row.make()
         pages = [(fresh_pages(action), fresh_pages(baseline)) for _ in range(ROUNDS)]
         mixed, plain = (median(side) for side in zip(*pages, strict=True))

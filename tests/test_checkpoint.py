@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import superpose as sp
-from superpose import checkpoint
+from superpose import tensor_file
 
 
 @pytest.mark.parametrize("family", cases.NAMES)
@@ -102,7 +102,7 @@ def saved(tmp_path):
 
 
 def edit(path, change):
-    with checkpoint.safe_open(path, framework="pt") as file:
+    with tensor_file.safe_open(path, framework="pt") as file:
         header = json.loads(file.metadata()["superpose"])
     tensors = load_file(path)
     change(header, tensors)
@@ -166,7 +166,7 @@ def test_a_save_that_fails_leaves_the_old_file(saved, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(tensor_file, "save_file", full)
     with pytest.raises(sp.SuperposeError, match="No space left on device; nothing was changed"):
         sp.save(sp.superpose(mlp(), tasks=3), saved)
     assert saved.read_bytes() == before
@@ -193,7 +193,7 @@ def test_a_save_that_is_killed_leaves_the_old_file(tmp_path):
     process.kill()
     process.wait()
     process.stdout.close()
-    header, _ = checkpoint.read(path)  # whole, whichever of the two it is
+    header, _ = tensor_file.read(path)  # whole, whichever of the two it is
     assert header["tasks"][0][0] in ("old", 0)
 
 

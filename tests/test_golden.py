@@ -44,15 +44,16 @@ def assert_bits(net, digests):
 
 
 def test_there_is_a_file_of_every_family_and_of_every_kind():
-    first, second, third = (
+    first, second, third, fourth = (
         {path.stem for path in FILES if path.parent.name == f"format{number}"}
-        for number in (1, 2, 3)
+        for number in (1, 2, 3, 4)
     )
     assert first >= set(sp.contexts.FAMILIES)
     assert len(first) == 49
     assert second == first | {"declared", "declared-statistics", "mixed-types"}
     assert third >= second | {"base", "base-begun", "rank", "centred", "eight-bits"}
     assert "recognised" in third
+    assert fourth == {"eight-bits-transposed"}
     assert all(path.with_suffix(".json").is_file() for path in FILES)
 
 

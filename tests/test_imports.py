@@ -41,7 +41,7 @@ import sys
 import superpose as sp
 print(*sorted({"torch", "numpy", "safetensors"} & set(sys.modules)))
 assert set(sp.__all__) <= set(dir(sp))
-from superpose.checkpoint import read
+from superpose.tensor_file import read
 from superpose import *
 assert superpose is sp.superpose and pack is sp.pack and callable(pack)
 assert sp.nn.Linear is nn.Linear

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from superpose.checkpoint import load, save
     from superpose.export import exportable
     from superpose.model import Superposed, superpose, unsuperpose
-    from superpose.nn.selection import same_task
+    from superpose.nn.recomputing import same_task
     from superpose.packing import Packed, pack, unpack
 
 __all__ = [
@@ -57,7 +57,7 @@ _public = on_first_use(
         "packing": "superpose.packing",
         "plan": "superpose.analysis",
         "recognition": "superpose.recognition",
-        "same_task": "superpose.nn.selection",
+        "same_task": "superpose.nn.recomputing",
         "save": "superpose.checkpoint",
         "serving": "superpose.serving",
         "superpose": "superpose.model",

@@ -6,13 +6,9 @@ import dataclasses
 import hashlib
 import json
 import os
-import threading
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from superpose import contexts
@@ -21,17 +17,18 @@ from superpose.model import Superposed, build, layers, private_state
 from superpose.nn.additions import drawn_numbers
 from superpose.nn.convert import Conversion
 from superpose.nn.custom import DeclaredLayer
+from superpose.nn.flat import Part, is_sharded
 from superpose.nn.names import joined
 from superpose.nn.patterns import FamilyByLayer
-from superpose.nn.private import STATE, Part, is_private, is_sharded
+from superpose.nn.private import STATE, is_private
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.registry import input_dims, told
 from superpose.packing import Packed
 from superpose.packing.methods import stored
-from superpose.precision import reduced, restored
+from superpose.precision import SCALE, reduced, restored
+from superpose.tensor_file import FORMAT, HEADER, checksum, read, write
 
-FORMAT = 3
-HEADER = "superpose"
+SCALES_OF_ROWS = 3  # the format of files whose scales, if any, are those of rows
 PROBE = 256  # how many coordinates of a context go into the digest
 Own = tuple[list[int], Tensor]  # of a private tensor: tasks that learned, and theirs, a row each
 QUANTUM = 2.0**-20  # contexts agree if they agree to this; rotations differ by rounding elsewhere
@@ -78,12 +75,12 @@ def save(
         )
     if dtype is not None:  # of int8, a row of a table is many vectors, and not one output
         own = {} if dtype != torch.int8 else {name: tensors.pop(name) for name in tables}
-        tensors = reduced(tensors, dtype) | own
+        tensors = reduced(tensors, dtype, _input_dims(model)) | own
     pairs = [name for name, tensor in tensors.items() if tensor.dtype == torch.complex128]
     tensors |= {name: torch.view_as_real(tensors[name]) for name in pairs}
     superposition = model.superposition
     header = {
-        "format": FORMAT,
+        "format": FORMAT if _has_other_scales(tensors) else SCALES_OF_ROWS,
         "family": _described(superposition.family),
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
@@ -101,28 +98,8 @@ def save(
         "base": digest,  # of the tensors that are not in the file
         "reduced": wanted if dtype is not None else None,  # the types that private tables had
     }
-    header["checksum"] = _checksum(header, tensors)
+    header["checksum"] = checksum(header, tensors)
     write(path, tensors, {HEADER: json.dumps(header)})
-
-
-def write(
-    path: str | os.PathLike[str], tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
-) -> None:
-    """Write tensors to a safetensors file, whole or not at all."""
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
-    try:
-        beside.touch()
-        mode = beside.stat().st_mode  # as the user's other files; safetensors lets no one else read
-        save_file(tensors, beside, metadata)
-        beside.chmod(mode)
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        beside.replace(target)
-    except (OSError, SafetensorError) as error:
-        raise SuperposeError(f"cannot write {target}: {error}; nothing was changed") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
@@ -174,39 +151,6 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
             "declared with sp.nn.register, or is this another superpose?"
         )
     return model
-
-
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file says of itself and its tensors, checked."""
-    if not Path(path).is_file():
-        raise SuperposeError(f"{path}: there is no such file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise SuperposeError(
-            f"{path} is damaged or not a safetensors file ({error}): take another copy of it"
-        ) from error
-    if HEADER not in metadata:
-        raise SuperposeError(
-            f"{path} was not written by superpose.save, so it names no tasks: `superpose pack` "
-            "stores plain weights"
-        )
-    try:
-        header = json.loads(metadata[HEADER])
-        newer = header["format"] > FORMAT
-    except (ValueError, KeyError, TypeError) as error:
-        raise SuperposeError(f"{path}: its header is damaged: take another copy of it") from error
-    if newer:
-        raise SuperposeError(
-            f"{path} has file format {header['format']}, and this superpose reads up to {FORMAT}: "
-            "upgrade superpose"
-        )
-    checksum = header.pop("checksum", None)
-    if checksum != _checksum(header, tensors):
-        raise SuperposeError(f"{path} was changed after it was saved: take another copy of it")
-    return header, tensors
 
 
 def context_digest(model: Superposed) -> str:
@@ -284,6 +228,21 @@ def _shared_state(model: Superposed) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if not is_private(name)}
 
 
+def _input_dims(model: Superposed) -> dict[str, tuple[int, ...]]:
+    """Of the weights, and their bases: the dimensions that belong to one output."""
+    return {
+        joined(layer.path, stored): layer.dims_of_inputs(name)
+        for layer in layers(model)
+        for name in layer.contexts
+        for stored in (name, f"bases.{name}")
+    }
+
+
+def _has_other_scales(tensors: dict[str, Tensor]) -> bool:
+    """Whether some tensor has scales that are not those of its rows."""
+    return any(name.endswith(SCALE) and scale.ndim > 1 for name, scale in tensors.items())
+
+
 def _base_names(model: Superposed) -> list[str]:
     """What all tasks start from: all that they share but the changes.
 
@@ -326,7 +285,7 @@ def _base_of(path: str | os.PathLike[str], model: Superposed, digest: str) -> di
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:
-    return _checksum({}, {name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+    return checksum({}, {name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 
 def _own(header: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Own]:
@@ -402,15 +361,6 @@ def _distinct(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, st
             seen[place] = name
             distinct[name] = tensor.detach().cpu().contiguous()
     return distinct, same_as
-
-
-def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _check_fit(

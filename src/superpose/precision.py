@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor
 
 from superpose.errors import SuperposeError
 
-SCALE = ":scale"  # the name of a tensor and this: the scales of its rows
+SCALE = ":scale"  # the name of a tensor and this: the scales of its outputs
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8)
 LARGEST = 127
 
 
-def reduced(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+def reduced(
+    tensors: dict[str, Tensor],
+    dtype: torch.dtype,
+    input_dims: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> dict[str, Tensor]:
     """The real numbers of these tensors as `dtype`.
 
-    If that is int8, vectors stay as they are, and so do tensors that have no scale: an infinite
-    number, as in a mask, is not a share of the largest.
+    If that is int8, each output has a scale. `input_dims` are the dimensions that belong to one
+    output, where they are not all but the first. Vectors stay as they are, and so do tensors that
+    have no scale: an infinite number, as in a mask, is not a share of the largest.
 
     >>> list(reduced({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, torch.int8))
     ['weight', 'weight:scale', 'bias']
@@ -33,7 +41,8 @@ def reduced(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]
         elif tensor.ndim < 2 or not tensor.numel() or not tensor.isfinite().all():
             found[name] = tensor
         else:
-            found |= {name: (eight := eight_bits(tensor))[0], name + SCALE: eight[1]}
+            eight = eight_bits(tensor, input_dims.get(name))
+            found |= {name: eight[0], name + SCALE: eight[1]}
     return found
 
 
@@ -49,12 +58,18 @@ def _within(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return found
 
 
-def eight_bits(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers q within ±127, and a scale s for each row: the tensor is q · s, rounded."""
-    rows = tensor.detach().float().flatten(1)
-    scale = rows.abs().amax(1, keepdim=True) / LARGEST
-    q = (rows / scale.clamp_min(torch.finfo(torch.float32).tiny)).round().to(torch.int8)
-    return q.view(tensor.shape), scale.squeeze(1)
+def eight_bits(tensor: Tensor, input_dims: tuple[int, ...] | None = None) -> tuple[Tensor, Tensor]:
+    """Whole numbers q within ±127, and scales s: the tensor is q · s, rounded.
+
+    There is a scale for each row, (rows,), or, for other dimensions of inputs, a tensor of scales
+    that has size 1 in those.
+    """
+    every = tuple(range(1, tensor.ndim))
+    dims = every if input_dims is None else tuple(sorted(dim % tensor.ndim for dim in input_dims))
+    numbers = tensor.detach().float()
+    scale = numbers.abs().amax(dims, keepdim=True) / LARGEST
+    q = (numbers / scale.clamp_min(torch.finfo(torch.float32).tiny)).round().to(torch.int8)
+    return q, scale.flatten() if dims == every else scale
 
 
 def restored(tensors: dict[str, Tensor], wanted: dict[str, torch.dtype]) -> dict[str, Tensor]:
@@ -65,7 +80,8 @@ def restored(tensors: dict[str, Tensor], wanted: dict[str, torch.dtype]) -> dict
         if name.endswith(SCALE) and name.removesuffix(SCALE) in tensors:
             continue
         if scale is not None:
-            tensor = tensor.float() * scale.view(-1, *[1] * (tensor.ndim - 1))
+            by_row = scale.view(-1, *[1] * (tensor.ndim - 1)) if scale.ndim == 1 else scale
+            tensor = tensor.float() * by_row
         real = tensor.is_floating_point()
         found[name] = tensor.to(wanted[name]) if real and name in wanted else tensor
     return found

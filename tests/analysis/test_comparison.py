@@ -196,3 +196,12 @@ def test_a_trained_model_is_measured_in_all_parts_of_its_attention(part):
         parts = [(z @ w.T).square().sum() for z, w in zip(given, weights, strict=True)]
         noise += (parts[part] / sum(parts)).item() / 2
     assert found.measured == pytest.approx(noise, rel=1e-4)
+
+
+@pytest.mark.parametrize("family", ["complex", "onepower"])
+def test_complex_networks_are_refused(family):
+    net, x = nn.Linear(6, 3), torch.randn(5, 6)
+    model = sp.superpose(net, family, tasks=["a", "b"])
+    models = {task: sp.unsuperpose(model, task) for task in "ab"}
+    with pytest.raises(sp.SuperposeError, match=r"complex-valued.*real ones alone: use 'phase'"):
+        sp.crosstalk(model, models, dict.fromkeys("ab", x + 0j))

@@ -8,7 +8,7 @@ import pytest
 
 import superpose as sp
 from superpose.cli.bench import BenchCommand
-from superpose.lab import bench, many_tasks
+from superpose.lab import bench, many_tasks, timing
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_the_command_writes_json_and_check_fails_on_a_clear_miss(quick, pair, tm
 
 
 def test_seconds_and_bytes_have_goals_too(quick, capsys):
-    fine = bench.Amount("saving", "–", "s", 3, lambda: [1.0, 2.0, 2.5])
-    large = bench.Amount("file", "its numbers", "", 1.01, lambda: [1.2])
+    fine = timing.Amount("saving", "–", "s", 3, lambda: [1.0, 2.0, 2.5])
+    large = timing.Amount("file", "its numbers", "", 1.01, lambda: [1.2])
     quick(amounts=(fine, large))
     with pytest.raises(sp.SuperposeError, match=r"goals missed: file$"):
         BenchCommand(check=True, json=True).run()
@@ -54,7 +54,7 @@ def test_rows_are_measured_alone(quick, pair, capsys):
         raise AssertionError("made, though it is not wanted")
 
     unwanted = replace(pair(1, 1, 1.0), name="b", make=never)
-    unseen = bench.Amount("c", "–", "s", 3, never)
+    unseen = timing.Amount("c", "–", "s", 3, never)
     quick(replace(pair(0.004, 0.001, 1.1), name="training, MLP"), unwanted, amounts=(unseen,))
     BenchCommand(only=("MLP", "nothing"), json=True).run()
     found = json.loads(capsys.readouterr().out)

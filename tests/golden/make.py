@@ -1,7 +1,8 @@
 """Writes golden files: a small one of every kind, and beside it what it has to give when read.
 
 Run by hand, once a format: `PYTHONPATH=tests python -m golden.make`. Files that are committed are
-never made again: a later version of the library has to read them as they are.
+never made again: a later version of the library has to read them as they are. A file has the lowest
+format that can say what is in it.
 """
 
 import copy
@@ -14,8 +15,8 @@ from golden.networks import digest, inputs, network, tolerance
 
 import superpose as sp
 from superpose import contexts
-from superpose.checkpoint import FORMAT
 from superpose.packing import Packed
+from superpose.tensor_file import read
 
 EXACT = {"identity", "binary", "permutation"}  # families that turn a weight without rounding
 COARSE = {"mlp, bfloat16", "mixed types"}  # networks whose tasks may come close to each other
@@ -167,12 +168,14 @@ KINDS = {
     "small-layers": ("mlp", partial(learned, "mlp", "hadamard", min_inputs=7)),
     "frozen": ("mlp", frozen),
     "eight-bits": ("mlp", partial(learned, "mlp", "hadamard")),
+    "eight-bits-transposed": ("grouped", partial(learned, "grouped", "hadamard")),
     "recognised": (
         "mlp",
         partial(learned, "mlp", "hadamard", base=True, recognise=sp.nn.Statistics("0", 2, 0.1)),
     ),
 }
-OPTIONS = {"eight-bits": {"dtype": torch.int8}}
+OPTIONS = {name: {"dtype": torch.int8} for name in ("eight-bits", "eight-bits-transposed")}
+FORMATS = {"eight-bits-transposed": 4}  # of those that are not in the one before
 
 
 def digests(net, rounded=()):
@@ -224,15 +227,16 @@ def added_task(model, x):
 
 
 def main():
-    folder = Path(__file__).parent / f"format{FORMAT}"
-    folder.mkdir(exist_ok=True)
     for number, (kind, (name, make)) in enumerate(KINDS.items()):
+        folder = Path(__file__).parent / f"format{FORMATS.get(kind, 3)}"
+        folder.mkdir(exist_ok=True)
         path = folder / f"{kind}.safetensors"
         if path.exists():
             continue
         torch.manual_seed(number)
         model = make()
         sp.save(model, path, **OPTIONS.get(kind, {}))
+        assert read(path)[0]["format"] == FORMATS.get(kind, 3)
         if kind in OPTIONS:  # it is rounded
             model = sp.load(path, network(name))
         told = expected(model, name)

@@ -133,7 +133,7 @@ def test_one_layer_matches_a_star():
         ({"encoder.*": "binary"}, "no pattern matches layer 'encoder_head': add one for it"),
         (
             {"*.norm": "binary", "*": "phase"},
-            r"'\*\.norm' matches no layer that is bound; .*'head'",
+            r"'\*\.norm' matches no layer that is superposed: .*'head'",
         ),
         ({"decoder.*": "binary", "*": "phase"}, r"family: there is no layer 'decoder\.\*'"),
         ({"head": "complex", "*": "binary"}, "that of head makes a network complex-valued"),
@@ -151,7 +151,7 @@ def test_layers_that_are_skipped_or_private_need_no_family():
     wanted = {"encoder.*": "binary"}
     model = sp.superpose(made()[0], wanted, tasks=2, skip=["head"], private_layers=["*_head"])
     assert list(families(model)) == BOUND[:4]
-    with pytest.raises(sp.SuperposeError, match="'head' matches no layer that is bound"):
+    with pytest.raises(sp.SuperposeError, match="'head' matches no layer that is superposed"):
         sp.superpose(made()[0], {"head": "phase", "*": "binary"}, tasks=2, skip=["head"])
 
 
@@ -202,7 +202,7 @@ def tampered(path, change):
     tensors = load_file(path)
     del header["checksum"]
     change(header["family"])
-    header["checksum"] = checkpoint._checksum(header, tensors)
+    header["checksum"] = checkpoint.checksum(header, tensors)
     save_file(tensors, path, {checkpoint.HEADER: json.dumps(header)})
 
 

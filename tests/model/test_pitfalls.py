@@ -195,7 +195,7 @@ def test_finding_the_way_leaves_no_cache_and_one_that_is_another_tasks_is_refuse
     model, x = superpose(Caching(), tasks=3), torch.randn(3, 8)
     model.train()(x, task=TASKS)
     assert (model.calls, model.count.item()) == ([3], 1)
-    with pytest.raises(SuperposeError, match="keeps what it computed for one task"):
+    with pytest.raises(SuperposeError, match="keeps a result of one task"):
         model.eval()(x, task=TASKS)
     assert (model.calls, model.count.item(), model.cache) == ([3], 1, {})
 

@@ -6,7 +6,7 @@ import cases
 import pytest
 import torch
 from checks import learned_gradients, rows_one_by_one
-from networks import mlp
+from networks import cnn, mlp
 from torch import nn
 
 import superpose as sp
@@ -117,3 +117,54 @@ def test_fine_tuning_in_bfloat16(options, way):
     torch.testing.assert_close(mixed, alone, **close)
     torch.testing.assert_close(mixed[tasks == 2], base[tasks == 2], **close)
     assert (mixed - base)[tasks < 2].abs().max() > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "norms"])
+def test_a_mixed_batch_of_tasks_that_have_learned_nothing_is_the_base_to_the_last_bit(name, dtype):
+    """Layers that know a bias for each row round once more than those that know one."""
+    makes = {
+        "mlp": (mlp, (12,)),
+        "cnn": (cnn, (3, 6, 6)),
+        "norms": (lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3)), (6,)),
+    }
+    make, shape = makes[name]
+    net, x = make().to(dtype).eval(), torch.randn(6, *shape).to(dtype)
+    model = sp.superpose(net, tasks=4, base=True).eval()
+    (model(x, task=3).float() - 1).square().mean().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    with torch.no_grad():
+        model.private_tensors(3)[next(iter(model.private_tensors(3)))] += 0.1
+        assert torch.equal(model(x, task=[0, 1, 2, 1, 1, 0]), net(x))
+        rows = model(x, task=[0, 3, 2, 1, 3, 0])
+    slack = 10 * torch.finfo(dtype).eps * net(x).abs().max().item() + 1e-6
+    torch.testing.assert_close(rows[[0, 2]], net(x)[[0, 2]], rtol=0, atol=slack)
+    torch.testing.assert_close(rows[[1, 4]], model(x, task=3)[[1, 4]], rtol=0, atol=2 * slack)
+    assert model.mixed == "auto"
+    assert {way.name for way in model.superposition.ways.values()} == {"direct"}
+
+
+class Read(nn.Module):
+    """A network that cannot be run directly, as it reads a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.second(nn.functional.linear(x, self.first.weight, self.first.bias).relu())
+
+
+def test_the_way_of_another_precision_is_found_out_by_itself():
+    """Under `vmap` autocast does not act: what is mapped else would be float32."""
+    model, x, tasks = sp.superpose(Read(), tasks=3), torch.randn(4, 6), [0, 1, 2, 1]
+    model(x, task=tasks)
+    with torch.autocast("cpu", torch.bfloat16):
+        rows = torch.cat([model(x[i : i + 1], task=task) for i, task in enumerate(tasks)])
+        found = model(x, task=tasks)
+    assert found.dtype == rows.dtype == torch.bfloat16
+    torch.testing.assert_close(found, rows)
+    assert [way.name for way in model.superposition.ways.values()] == ["mapped", "grouped"]
+    model.bfloat16()
+    model(x.bfloat16(), task=tasks)
+    assert len(model.superposition.ways) == 3

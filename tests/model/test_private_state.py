@@ -13,7 +13,8 @@ from torch import nn
 
 import superpose as sp
 from superpose.model import private_state
-from superpose.nn.private import fresh, is_fresh, is_private, same
+from superpose.nn.flat import fresh, is_fresh, same
+from superpose.nn.private import is_private
 
 PRIVATE = 16 + 16 + 5  # numbers that a task of the MLP has for itself
 

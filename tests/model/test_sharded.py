@@ -76,5 +76,5 @@ def test_the_last_layer_has_all_private_tensors_and_is_not_sharded_by_itself(mes
     last = network("per-task")
     fully_shard(last[3], mesh=mesh)
     fully_shard(last, mesh=mesh)
-    with pytest.raises(sp.SuperposeError, match="as a whole, not its last layer by itself"):
+    with pytest.raises(sp.SuperposeError, match="as a whole, not on its last layer by itself"):
         last(X, task=1)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from checks import randomise_private
 from networks import cnn, mlp
+from torch import nn
 
 import superpose as sp
 
@@ -123,3 +124,36 @@ def test_threads_get_their_own_answers(family):
         thread.join()
     assert not wrong
     assert (expected[0] - expected[1]).abs().max() > 1e-2
+
+
+def test_a_state_is_not_read_as_that_of_other_tasks_or_contexts(tmp_path):
+    net, x = nn.Linear(4, 3), torch.randn(5, 4)
+    model = sp.superpose(net, "hadamard", tasks=["a", "b"])
+    with torch.no_grad():
+        model.private_tensors("a")["bias"] += 1
+    torch.save(model.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt")
+
+    def into(family="hadamard", **options):
+        other = sp.superpose(net, family, **options)
+        other.load_state_dict(state)
+        return other
+
+    for tasks in (["a", "b"], ["a", "b", "c"], 2):  # numbers are no names
+        assert torch.equal(into(tasks=tasks)(x, task=0), model(x, task="a"))
+    with pytest.raises(RuntimeError, match="task 0 is 'a' in the state and 'b' in the model"):
+        into(tasks=["b", "a"])
+    with pytest.raises(
+        RuntimeError, match=r"task 1 is 'b' in .* and 'c' in the model.*rename_task"
+    ):
+        into(tasks=["a", "c"])
+    with pytest.raises(RuntimeError, match="seed: the state was saved with 0, and the model has 1"):
+        into(tasks=["a", "b"], seed=1)
+    with pytest.raises(RuntimeError, match=r"family: .*Hadamard.*Binary.*with the same family"):
+        into("binary", tasks=["a", "b"])
+    state = dict(state)  # as a file of another format has it, which tells nothing
+    into(tasks=["b", "a"])
+    whole = nn.Sequential(model, nn.ReLU())
+    nn.Sequential(into(tasks=["a", "b"]), nn.ReLU()).load_state_dict(whole.state_dict())
+    with pytest.raises(RuntimeError, match="in the state and"):
+        nn.Sequential(into(tasks=["b", "a"]), nn.ReLU()).load_state_dict(whole.state_dict())

@@ -34,7 +34,7 @@ def test_rows_that_cannot_be_told_apart_raise():
     tasks = [0, 1, 0]
     with pytest.raises(sp.SuperposeError, match=r"there are 3 tasks, .*\(1, 2, 6\)"):
         sp.superpose(nn.Linear(6, 4))(torch.randn(1, 2, 6), task=tasks)
-    with pytest.raises(sp.SuperposeError, match="folds the rows into other things"):
+    with pytest.raises(sp.SuperposeError, match="folds the rows into other dimensions"):
         sp.superpose(Folding())(torch.randn(3, 2, 6), task=tasks)
     square = torch.randn(3, 3, 6)
     first = sp.superpose(nn.Linear(6, 4))
@@ -99,5 +99,5 @@ def test_rows_are_second_only_where_something_comes_before_the_features():
 
 
 def test_channels_are_not_taken_for_rows():
-    with pytest.raises(sp.SuperposeError, match=r"is given \(3, 5, 5\) in a batch of 3 rows"):
+    with pytest.raises(sp.SuperposeError, match=r"is given \(3, 5, 5\), in which .* the 3 rows"):
         sp.nn.Conv2d(3, 4, 3)(torch.randn(3, 5, 5), task=[0, 1, 2])

@@ -89,6 +89,12 @@ def crosstalk(
     with composed contexts, or one that was solved with contexts that turn nothing.
     """
     names = packed.superposition.names
+    if packed.superposition.complex_valued:
+        family = several_families(packed.superposition.family)[0]
+        raise SuperposeError(
+            f"{family} makes the network complex-valued, and crosstalk is measured of real ones "
+            "alone: use 'phase', which is complex superposition for a real network"
+        )
     for task in names:
         if task not in models or task not in inputs:
             raise SuperposeError(f"task {task!r} needs its model and its inputs to be compared")

@@ -72,6 +72,7 @@ class BenchCommand:
         from rich.console import Console
 
         from superpose.lab import bench, many_tasks
+        from superpose.lab.timing import measure
 
         torch.set_num_threads(self.threads)
         try:
@@ -93,7 +94,7 @@ class BenchCommand:
                 "see all rows"
             )
         with console.status("measuring"):
-            measured = [bench.measure(row, synchronise) for row in wanted if not row.lacks]
+            measured = [measure(row, synchronise) for row in wanted if not row.lacks]
             result: dict[str, Any] = {
                 "rows": [row.as_dict() for row in measured],
                 "amounts": [row.as_dict() for row in amounts],

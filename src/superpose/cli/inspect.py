@@ -27,8 +27,8 @@ class InspectCommand:
 
     def run(self) -> None:
         """Read it all, which checks it, and print."""
-        from superpose.checkpoint import read
         from superpose.nn.private import is_private
+        from superpose.tensor_file import read
 
         header, tensors = read(self.file)
         private = {n for n in tensors if is_private(n) or ".private." in f".{n}"}  # formats 2, 1

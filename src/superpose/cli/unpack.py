@@ -31,7 +31,7 @@ class UnpackCommand(Network):
     def run(self) -> None:
         """Read the model out, and write it."""
         import superpose as sp
-        from superpose.checkpoint import write
+        from superpose.tensor_file import write
 
         check_apart(self.out, self.file)
         packed = sp.load(self.file, self.make())

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import superpose as sp
-from superpose.lab.bench import Amount, Comparison, Pair, seconds, training_step
-from superpose.nn.private import is_fresh
+from superpose.lab.timing import Amount, Comparison, Pair, seconds, training_step
+from superpose.nn.flat import is_fresh
 
 PRECISION = 3  # how often a row in seconds is timed
 

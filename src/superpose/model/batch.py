@@ -66,8 +66,9 @@ class Batch:
         single = [tuple(bool(size == 1) for size in tensor.shape) for tensor in tensors]
         shapes = tuple(zip(dims, (t.dtype for t in tensors), single, strict=True))
         plain = tuple(x if isinstance(x, VALUES) else type(x) for x in rest)
-        training = tuple(module.training for module in modules(model))  # of norms with statistics
-        kind = (tokens, training, shapes, plain)
+        network = modules(model)
+        training = tuple(module.training for module in network)  # of norms with statistics
+        kind = (tokens, training, shapes, plain, _numbers(network, tensors))
         return cls(tensors, dims, rebuild, rows, tokens, objects(given), kind)
 
     def pairs(self) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
@@ -123,6 +124,14 @@ def declared(model: Superposed, given: Any, count: int) -> list[int | None]:
     for name, value in _arguments(model, given):
         dims += [named.get(name, 0)] * len(flatten(value)[0])
     return dims
+
+
+def _numbers(network: list[nn.Module], tensors: list[Tensor]) -> tuple[Any, ...]:
+    """The types of number that a network computes in: its parameters', and those of autocast."""
+    own = {t.dtype for module in network for t in module._parameters.values() if t is not None}
+    devices = sorted({tensor.device.type for tensor in tensors} - {"meta"})
+    autocast = [torch.get_autocast_dtype(d) for d in devices if torch.is_autocast_enabled(d)]
+    return frozenset(own), tuple(autocast)
 
 
 def _arguments(model: Superposed, given: Any) -> list[tuple[str, Any]]:

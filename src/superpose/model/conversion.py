@@ -181,6 +181,7 @@ def build(
         first = min(bound, key=lambda layer: layer.path)
         add(first, next(iter(first.contexts)), BEGUN)
     private = PrivateState.put_into(layers(model))
+    private.names = model.superposition.names
     if start:
         private.add(names.values())
     return model
@@ -194,7 +195,9 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     in, it is the base. A complex-valued network stays complex-valued.
     """
     if not isinstance(model, Superposed):
-        raise SuperposeError(f"{type(model).__name__} is not superposed: there is nothing to undo")
+        raise SuperposeError(
+            f"{type(model).__name__} is not superposed: give a model that superpose() made"
+        )
     plain: nn.Module = copy.deepcopy(model)
     number = None if task is None else model.superposition.number(task)
     del plain.superposition
@@ -236,8 +239,8 @@ def _check_statistics(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if getattr(module, "running_mean", None) is not None and not isinstance(module, Layer):
             raise SuperposeError(
-                f"skip: {name!r} keeps statistics, which every task would change in the base of "
-                "all: leave it out of skip, so that each task has its own"
+                f"skip: {name!r} keeps running statistics, and with a base every task would change "
+                "those of all: take it out of skip, so that each task has its own"
             )
 
 
@@ -288,9 +291,8 @@ def _check_real(conversion: Conversion) -> None:
     for option, value in given.items():
         if value and value != ROWS:
             raise SuperposeError(
-                f"{option}={value!r}: the family makes the network complex-valued, which has "
-                "nothing left of a real one: use 'phase', which is complex superposition for a "
-                "real network"
+                f"{option}={value!r} does not go with a family that makes the network "
+                "complex-valued: use 'phase', which is complex superposition for a real network"
             )
 
 

@@ -19,16 +19,17 @@ from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
 from superpose.model.batch import Batch
+from superpose.model.lock import lock_of
 from superpose.model.still import kept_by, still
 from superpose.model.structure import flatten
 from superpose.model.ways import Dims, Way, mapped, passed
 from superpose.nn.additions import added_to
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.convert import AUTO, WAYS
+from superpose.nn.flat import STATISTICS
 from superpose.nn.layer import Layer
-from superpose.nn.private import STATISTICS
 from superpose.nn.quantised import is_quantised
-from superpose.nn.selection import Selected, Selection
+from superpose.nn.selection import Selected, Selection, of_row
 
 if TYPE_CHECKING:
     from superpose.model.superposed import Superposed
@@ -40,23 +41,29 @@ NOT_FINITE = "the network gives nothing finite, so no quicker way can be checked
 
 def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
     """The way for batches of this kind: looked up, or found out with a few rows of this one."""
-    known = model.superposition.ways
-    key = (way, batch.kind, batch.coincides)
-    found = known.get(key)
+    found = model.superposition.ways.get((way, batch.kind, batch.coincides))
     if found is None:
-        check_independent(model)
-        ways = WAYS if way == AUTO else (way,)
-        with _lock:
-            found = (_of_tokens if batch.tokens else _of_rows)(model, batch, tasks, ways)
-        if found.why == NOT_FINITE:  # until it gives numbers that tell
-            return found
-        if len(known) >= MOST_KINDS:
-            known.clear()
-        known[key] = found
+        with _one_at_a_time, lock_of(model).alone():
+            found = _found_out(model, batch, tasks, way)
     return found
 
 
-_lock = RLock()
+_one_at_a_time = RLock()  # whether `vmap` falls back on loops is said once for all threads
+
+
+def _found_out(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
+    known, key = model.superposition.ways, (way, batch.kind, batch.coincides)
+    if key in known:  # by another thread, while this one waited
+        return known[key]
+    check_independent(model)
+    ways = WAYS if way == AUTO else (way,)
+    found = (_of_tokens if batch.tokens else _of_rows)(model, batch, tasks, ways)
+    if found.why == NOT_FINITE:  # until it gives numbers that tell
+        return found
+    if len(known) >= MOST_KINDS:
+        known.clear()
+    known[key] = found
+    return found
 
 
 def forget(model: Superposed, batch: Batch, way: str) -> None:
@@ -113,8 +120,8 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
             inputs, options = some.take(rows)
             return flatten(passed(model, selection, inputs, options))[0]
 
-        first = _one_of(by_row, 0)
-        each = {row: run(_one_of(by_row, row), every[row : row + 1]) for row in compared}
+        first = of_row(by_row, 0)
+        each = {row: run(of_row(by_row, row), every[row : row + 1]) for row in compared}
         together, last = run(first, every), run(first, every[-1:])
         dims = _row_dims(each[0], together, 1, count)
         if not _agree(together, dims, {0: each[0], count - 1: last}, rounding):
@@ -139,16 +146,16 @@ def _of_some(model: Superposed, batch: Batch, count: int, ways: tuple[str, ...])
                     values = together
                     for row in compared:
                         given = some.take(every[row : row + 1])
-                        own = flatten(passed(model, _one_of(by_row, row), *given))[0]
+                        own = flatten(passed(model, of_row(by_row, row), *given))[0]
                         if not _agree(own, dims, {0: each[row]}, rounding):
                             raise SuperposeError(
-                                f"{type(model)._plain.__name__} keeps what it computed for one "
-                                "task, and uses it for another: clear such a cache in between"
+                                f"{type(model)._plain.__name__} keeps a result of one task and "
+                                "uses it for another: clear that cache before each pass"
                             )
                 if any(tensor.is_meta for tensor in values):
                     raise SuperposeError("the network returns a tensor that is each row's own")
                 if way != "grouped" and not _agree(values, dims, each, rounding):
-                    raise SuperposeError("rows meet in it")
+                    raise SuperposeError(_difference(values, each[0]))
                 if way == "direct":  # a network may order rows by what is in them
                     turned = Selection(by_row.row, tree_map(lambda t: t.flip(0), by_row.layers))
                     back = {count - 1 - row: own for row, own in each.items()}
@@ -186,10 +193,10 @@ def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[st
             inputs, options = batch.take(tokens)
             return flatten(passed(model, selection, inputs, options))[0]
 
-        together = run(_one_of(by_task, 0), every)
+        together = run(of_row(by_task, 0), every)
         for index in places[:PROBED]:
             try:
-                own = run(_one_of(by_task, 0), index)
+                own = run(of_row(by_task, 0), index)
             except Exception as error:  # of a network that takes a fixed number of tokens
                 raise SuperposeError(
                     f"{type(model)._plain.__name__} cannot be run with the tokens of one task "
@@ -207,7 +214,7 @@ def _of_tokens(model: Superposed, batch: Batch, tasks: list[int], ways: tuple[st
             try:
                 found = run(Selection(slot.unsqueeze(0), rows), every)
                 if all(
-                    _same_tokens(found, run(_one_of(by_task, number), index), dims, index, rounding)
+                    _same_tokens(found, run(of_row(by_task, number), index), dims, index, rounding)
                     for number, index in enumerate(places[:PROBED])
                 ):
                     return Way("direct", why, dims)
@@ -291,27 +298,25 @@ def _apart(selection: Selection, generator: np.random.Generator) -> Selection:
     return Selection(selection.row, layers)
 
 
-def _one_of(selection: Selection, row: int) -> Selection:
-    """What one row has."""
-    return Selection(None, tree_map(lambda tensor: tensor[row], selection.layers))
-
-
 def _row_dims(some: list[Tensor], all_: list[Tensor], few: int, many: int) -> Dims:
     """Where the rows are in each tensor that is returned, by how its shape grows with them."""
     if len(some) != len(all_):
-        raise SuperposeError("the network returns other things for one row than for several")
+        raise SuperposeError(
+            "the network returns another number of tensors for one row than for several"
+        )
     dims: list[int | None] = []
     for a, b in zip(some, all_, strict=True):
         grown = [d for d in range(min(a.ndim, b.ndim)) if a.shape[d] != b.shape[d]]
         if a.ndim != b.ndim or len(grown) > 1:
             raise SuperposeError(
                 f"the network returns {tuple(a.shape)} for {few} rows and {tuple(b.shape)} for "
-                f"{many}: rows of different tasks cannot be told apart in it"
+                f"{many}: rows of different tasks cannot be told apart in it; run each task by "
+                "itself"
             )
         if grown and (a.shape[grown[0]], b.shape[grown[0]]) != (few, many):
             raise SuperposeError(
-                f"the network folds the rows into other things: it returns {tuple(a.shape)} for "
-                f"{few} rows and {tuple(b.shape)} for {many}"
+                f"the network folds the rows into other dimensions: it returns {tuple(a.shape)} "
+                f"for {few} rows and {tuple(b.shape)} for {many}; run each task by itself"
             )
         dims.append(grown[0] if grown else None)
     return tuple(dims)
@@ -333,6 +338,14 @@ def _agree(
         for place, (value, dim) in enumerate(zip(values, dims, strict=True))
         if dim is not None
     )
+
+
+def _difference(values: list[Tensor], alone: list[Tensor]) -> str:
+    """Why a way does not give the values of rows alone."""
+    for one, other in zip(values, alone, strict=False):
+        if one.dtype != other.dtype:
+            return f"it gives {one.dtype} where a row alone gives {other.dtype}, as under autocast"
+    return "rows meet in it"
 
 
 def _rounding(model: Superposed, batch: Batch) -> float:

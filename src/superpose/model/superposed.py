@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,14 +20,18 @@ from superpose.cost import Cost, cost
 from superpose.errors import SuperposeError
 from superpose.model import probe, ways
 from superpose.model.batch import Batch
+from superpose.model.lock import lock_of
+from superpose.model.structure import flatten
 from superpose.model.tasks import Ids, Name, Superposition, Task, check_names
 from superpose.nn.convert import AUTO
+from superpose.nn.flat import RANK
 from superpose.nn.gate import closed_to
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
-from superpose.nn.private import RANK, STATE, Kept, PrivateState, is_private, modules
+from superpose.nn.private import STATE, Kept, PrivateState, is_private, modules
 from superpose.nn.quantised import check_learning
+from superpose.nn.recomputing import Pass, follow
 from superpose.nn.selection import (
     NotDirect,
     Selected,
@@ -35,6 +39,7 @@ from superpose.nn.selection import (
     Stale,
     Tasks,
     active,
+    of_row,
     outside,
     untraced,
 )
@@ -42,6 +47,8 @@ from superpose.nn.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from superpose.recognition import Evidence, Found
+
+MEANING = "superposition"  # in the metadata of a state
 
 _last: WeakKeyDictionary[nn.Module, tuple[Any, Kept, Selection]] = WeakKeyDictionary()
 """The selection that each model made last: the tokens of a text are generated with one."""
@@ -103,9 +110,16 @@ class Superposed(nn.Module):
             outside.reset(part)
 
     def add_task(self, name: str | None = None) -> Name:
-        """Add a task, named or numbered; its private parameters start as the plain model's were.
+        """Add a task, named or numbered. An optimiser made before does not have its parameters.
 
-        An optimiser made before does not know them: give it `private_parameters(name)`.
+        Its private parameters start as the plain model's were. Give them to the optimiser, or make
+        a new one; if they are forgotten, a warning comes with the second step.
+
+        >>> from superpose import superpose
+        >>> model = superpose(nn.Linear(4, 2), tasks=["cats", "dogs"])
+        >>> optimiser = torch.optim.Adam(model.parameters())
+        >>> name = model.add_task("birds")
+        >>> optimiser.add_param_group({"params": model.private_parameters(name)})
         """
         names = self.superposition.names
         taken = (*names.values(), *(known for known in names if isinstance(known, int)))
@@ -118,10 +132,10 @@ class Superposed(nn.Module):
         return label
 
     def begin(self, task: Name) -> None:
-        """Say that a task has begun to learn, so that it is no longer its base.
+        """Mark a task as begun, so that it is no longer its base.
 
-        It says so itself, with the first gradient that comes back through `backward()`, or when its
-        private tensors change. Only who writes to the weights by other means has to say it.
+        A task begins by itself, with the first gradient that `backward()` brings, or when its
+        private tensors change. Call this only if you write to the shared weights by other means.
         """
         private_state(self).begin([self.superposition.number(task)])
 
@@ -239,6 +253,10 @@ class Superposed(nn.Module):
     @untraced
     def selection_of(self, ids: Ids) -> Selection:
         """The same by the tasks' numbers; where nothing is learned, the last one is kept."""
+        with self._passing():
+            return self._selection_of(ids)
+
+    def _selection_of(self, ids: Ids) -> Selection:
         own = layers(self)
         if torch.is_grad_enabled() or any(layer.pairing is not None for layer in own):
             return self._select(ids, own)
@@ -260,6 +278,8 @@ class Superposed(nn.Module):
         if isinstance(ids, tuple) and row is not None:
             row = row.unsqueeze(0)
         state = own[-1].private_state
+        if torch.is_grad_enabled():
+            state.ran.update(dict.fromkeys(tasks.unique, True))
         private = state.select(tasks)
         closed = closed_to(state, tasks, device, lambda: _learns(own, tasks))
         found = {la.path: la.select(tasks, private.get(la.path, {}), closed) for la in own}
@@ -281,19 +301,22 @@ class Superposed(nn.Module):
         return ids
 
     def run(self, selection: Selection, *inputs: Any, **options: Any) -> Any:
-        """The forward pass of a selection, where the task has to be data; a mixed batch is direct.
+        """Run the network with a selection, which `selection(task)` makes; a mixed batch is direct.
 
-        It can be mapped over with `torch.func.vmap`, and compiled with `fullgraph=True`.
+        The task is data here, so this can be mapped over tasks with `torch.func.vmap`, and compiled
+        with `fullgraph=True`.
         """
-        if selection.rows is not None:
-            if not torch.compiler.is_compiling():
-                self._check_direct(selection, inputs, options)
-            elif not self.superposition.knows_direct:
+        if torch.compiler.is_compiling():
+            if selection.rows is not None and not self.superposition.knows_direct:
                 raise SuperposeError(
                     "whether a mixed batch of this network can be run directly is found out with "
                     "the first one: run model(x, task=[…]) once, before it is compiled or exported"
                 )
-        return self.pass_of(selection, inputs, options)
+            return self.pass_of(selection, inputs, options)
+        if selection.rows is not None:
+            self._check_direct(selection, inputs, options)
+        with self._passing():
+            return self.pass_of(selection, inputs, options)
 
     def pass_of(self, selection: Selection, inputs: Any, options: Any) -> Any:
         """The forward pass of a selection, unchecked."""
@@ -308,6 +331,18 @@ class Superposed(nn.Module):
             active.selection = before
 
     @untraced
+    def _passing(self) -> AbstractContextManager[None]:
+        """No other thread tries out ways of the network meanwhile."""
+        return lock_of(self).shared()
+
+    @untraced
+    def _followed(self, selection: Selection | None, returned: Any) -> Any:
+        """What a pass returns; computed again for its gradient, it has the same selection."""
+        if torch.is_grad_enabled():
+            follow(Pass(self, selection), flatten(returned)[0])
+        return returned
+
+    @untraced
     def _for_a_pass(self, ids: Ids, inputs: Any, options: Any) -> Selection | Batch:
         """What one pass runs with; a mixed batch that is mapped or grouped is given back."""
         if self.training and torch.is_grad_enabled():
@@ -318,7 +353,12 @@ class Superposed(nn.Module):
         if len(each) == 1 or (batch.tokens and len(set(each)) == 1):
             return self.selection_of(each[0])
         found = probe.find(self, batch, each, self.mixed)
-        return self.selection_of(ids) if found.name == "direct" else batch
+        if found.name != "direct":
+            return batch
+        selection = self.selection_of(ids)
+        if torch.is_grad_enabled() or not private_state(self).all_start(each):
+            return selection
+        return of_row(selection, 0)  # all are the base, to the last bit
 
     @untraced
     def _in_turn(self, ids: Ids, batch: Batch, way: str) -> Any:
@@ -342,9 +382,12 @@ class Superposed(nn.Module):
     def _passed(self, ids: Ids, batch: Batch, way: str) -> Any:
         each = _each(ids)
         found = probe.find(self, batch, each, way)
-        if found.name == "mapped":
-            return ways.mapped(self, self.selection_of(ids), batch, found.dims)
-        return ways.grouped(self, each, batch, found.dims)
+        with self._passing():
+            if found.name == "mapped":
+                returned = ways.mapped(self, self.selection_of(ids), batch, found.dims)
+            else:
+                returned = ways.grouped(self, each, batch, found.dims)
+        return self._followed(None, returned)
 
     def _batch(self, ids: Ids, inputs: Any, options: Any) -> tuple[Batch, list[int]]:
         each = _each(ids)
@@ -374,13 +417,31 @@ class Superposed(nn.Module):
         base = self.superposition.conversion.base
         return summarise(self, layers(self), list(found), base)
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """As for any module; what its tensors mean is kept beside PyTorch's number of versions."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        beside = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if beside is not None:
+            beside[MEANING] = self.superposition.meaning()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
         """What tasks have for themselves is in the last layer, which may have been another one."""
+        error_msgs += self.superposition.differences(local_metadata.get(MEANING))
         place = f"{prefix}{joined(layers(self)[-1].path, STATE)}."
         for key in [one for one in state_dict if one.startswith(prefix) and is_private(one)]:
             own = key.rpartition(f"{STATE}.")[2]
             state_dict[place + own] = state_dict.pop(key)
-        super()._load_from_state_dict(state_dict, prefix, *others)
+        lists = (missing_keys, unexpected_keys, error_msgs)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles name the plain class: the superposed one is made when needed."""
@@ -421,7 +482,8 @@ def superposed_class(plain: Any, kind: Any) -> Any:
         if isinstance(found, Batch):
             return self._in_turn(ids, found, self.mixed)
         try:
-            return self.pass_of(found, inputs, options)
+            with self._passing():
+                return self._followed(found, self.pass_of(found, inputs, options))
         except NotDirect as error:
             return self._after_all(error, ids, inputs, options)
 

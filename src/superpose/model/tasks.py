@@ -44,6 +44,31 @@ class Superposition:
         """Whether all kinds of mixed batches that were run so far are direct."""
         return bool(self.ways) and all(found.name == "direct" for found in self.ways.values())
 
+    def meaning(self) -> dict[str, Any]:
+        """What the tensors of a state depend on: family, seed, and the names of tasks."""
+        return {"family": repr(self.family), "seed": self.seed, "tasks": list(self.names.items())}
+
+    def differences(self, saved: dict[str, Any] | None) -> list[str]:
+        """Why a state that was saved with this meaning would be misread; none if it tells none."""
+        if saved is None:
+            return []
+        here = self.meaning()
+        found = [
+            f"{what}: the state was saved with {saved[what]}, and the model has {here[what]}, so "
+            f"its contexts are others: superpose the network with the same {what}"
+            for what in ("family", "seed")
+            if saved[what] != here[what]
+        ]
+        names = {number: name for name, number in self.names.items()}
+        for name, number in saved["tasks"]:
+            own = names.get(number, name)
+            if name != own and isinstance(name, str) and isinstance(own, str):
+                found.append(
+                    f"task {number} is {name!r} in the state and {own!r} in the model: superpose "
+                    "the network with the same tasks in the same order, or use rename_task()"
+                )
+        return found
+
     def ids(self, task: Any) -> Ids:
         """The numbers of a task, of one task per row (rows,) or per token (1, tokens), checked."""
         if isinstance(task, (Tensor, np.ndarray)):

@@ -84,15 +84,16 @@ def grouped(model: Superposed, tasks: list[int], batch: Batch, dims: Dims) -> An
         _check(found, dims, len(rows))
         if not batch.objects and _versions(inputs, options) != before:
             raise SuperposeError(
-                "the network writes to the tensors that it is given, of which it has copies in a "
-                "mixed batch that is grouped: run each task by itself"
+                "the network writes to its input tensors, and in a grouped mixed batch these are "
+                "copies, so that its writes would be lost: run each task by itself"
             )
         parts.append(found)
         beside.append([one for one in rest if isinstance(one, VALUES)])
     if any(values != beside[0] for values in beside):
         raise SuperposeError(
-            f"the network returns {beside[-1]} beside its tensors, and other values for other "
-            "tasks, which a mixed batch that is grouped cannot give: return tensors"
+            f"beside its tensors the network returns {beside[0]} for one task and {beside[-1]} for "
+            "another, which a grouped mixed batch cannot give: return tensors, or run each task by "
+            "itself"
         )
     order = torch.tensor([place for rows in places.values() for place in rows]).argsort()
     whole = []

@@ -231,6 +231,10 @@ class TransposedConv(ConvLayer):
         """Inputs come first again, and groups join them."""
         return blocks.transpose(-3, -2).flatten(-4, -3).unflatten(-1, self.kernel_size)
 
+    def dims_of_inputs(self, name: str) -> tuple[int, ...]:
+        """All but the second, where the outputs of a group are."""
+        return (0, *range(2, self.stored(name).ndim))
+
     def forward(
         self, input: Tensor, output_size: Size = None, task: TaskIds | None = None
     ) -> Tensor:

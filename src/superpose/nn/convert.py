@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,22 +17,21 @@ from superpose.nn.centring import ROWS, TASK, add_mean
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.conv import ConvLayer
 from superpose.nn.custom import DeclaredLayer, Keeper, OwnLayer, is_vector
+from superpose.nn.flat import Part
 from superpose.nn.forms import (
-    binds_weights,
     form,
     keeper_form,
     kept,
     makes_weights,
-    undeclared,
 )
 from superpose.nn.layer import Binding, Layer
+from superpose.nn.leftovers import check_converted
 from superpose.nn.names import inside, joined
 from superpose.nn.norm import NormLayer
 from superpose.nn.observing import keep_statistics
 from superpose.nn.pairing import pair
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
-from superpose.nn.private import Part
-from superpose.nn.registry import input_dims, told
+from superpose.nn.registry import input_dims
 from superpose.nn.statistics import Statistics, as_statistics
 
 PRIVATE_MODES = ("per-task", "shared", "none")
@@ -123,7 +121,7 @@ def convert(
             _become(kind, module, name, families, seed, batch_dim, own)
         elif isinstance(module, nn.MultiheadAttention):
             skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
-    _check_converted(type(model), modules, skip, conversion)
+    check_converted(type(model), modules, skip, conversion)
     families.check_used(m.path for m in modules.values() if isinstance(m, Layer) and m.contexts)
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
@@ -153,13 +151,14 @@ def add_statistics(modules: dict[str, nn.Module], wanted: Statistics) -> list[Pa
     name = next(iter(able)) if wanted.layer is None else wanted.layer
     if name not in able:
         raise SuperposeError(
-            f"recognise: {name!r} is no linear or convolution layer that is superposed; there are "
-            f"{', '.join(map(repr, able))}"
+            f"recognise: {name!r} is no linear or convolution layer that is superposed: name one "
+            f"of {', '.join(map(repr, able))}"
         )
     features = able[name].input_features("weight")
     if wanted.rank > features:
         raise SuperposeError(
-            f"recognise: rank={wanted.rank} is more than the {features} inputs of layer {name!r}"
+            f"recognise: rank={wanted.rank} is more than the {features} inputs of layer {name!r}: "
+            f"give {features} or less"
         )
     return keep_statistics(able[name], wanted)
 
@@ -202,8 +201,9 @@ def _form(name: str, module: nn.Module, conversion: Conversion) -> type[Layer] |
     kind = form(name, module, entire) or keeper_form(name, module, asked)
     if kind is None and entire and next(module.parameters(recurse=False), None) is not None:
         raise SuperposeError(
-            f"private_layers: {name!r} is a {type(module).__name__}, which cannot be private: it "
-            "was customised beyond its class, or it runs all that is put into it"
+            f"private_layers: {name!r} is a {type(module).__name__} that cannot be private: a "
+            "forward was set on it, its weight is made from other tensors, or it is a container "
+            "that runs its children; name layers inside it, or take it out of private_layers"
         )
     return kind
 
@@ -267,99 +267,12 @@ def _tasks_own(layer: Layer, conversion: Conversion, entire: bool) -> list[str]:
     ]
 
 
-def _check_converted(
-    kind: type, modules: dict[str, nn.Module], skip: Iterable[str], conversion: Conversion
-) -> None:
-    """That something was superposed, that what is named is private, and a warning of the rest."""
-    layers = [module for module in modules.values() if isinstance(module, Layer)]
-    private = {joined(layer.path, name) for layer in layers for name in layer.private}
-    shared = {
-        n: m for n, m in modules.items() if not inside(n, (*skip, *conversion.private_layers))
-    }
-    known = private | set(conversion.frozen)
-    unknown = {n: m for n, m in shared.items() if undeclared(n, m) and _matrices(n, m) - known}
-    if not any(layer.contexts for layer in layers):
-        raise SuperposeError(
-            f"{kind.__name__} has no layer to superpose: it needs at least one linear, "
-            "convolution, attention or recurrent layer, or a module that was declared, that is not "
-            "in skip or private_layers, and that was not customised beyond its class"
-            + _why_not_bound(conversion)
-            + (f"; {_how_to_declare(unknown)}" if unknown else "")
-        )
-    if conversion.centre == TASK and not any(layer.centre == TASK for layer in layers):
-        raise SuperposeError(
-            f"centre='task': {kind.__name__} has no linear or convolution layer that is superposed "
-            "and that no batch norm follows, which takes the mean out by itself: leave centre out"
-        )
-    for name in conversion.private_layers:
-        if name not in modules and name not in private:
-            owner, _, _ = name.rpartition(".")
-            raise SuperposeError(
-                f"private_layers: {name!r} is a tensor of a layer that is private as a whole, or "
-                f"not at all: name {owner!r}"
-            )
-    left = [n for n, m in shared.items() if binds_weights(n, m) and not _converted(m)]
-    left = [name for name in left if not _is_frozen(name, modules[name], conversion)]
-    if left:
-        warnings.warn(
-            f"{', '.join(left)} stay shared by all tasks, because they were customised beyond "
-            "their class (a forward was set on them, or their weight is quantised or made from "
-            "other tensors): name them in skip if that is meant, or in private_layers",
-            stacklevel=5,
-        )
-    if unknown:
-        warnings.warn(
-            f"the matrices of {', '.join(unknown)} stay shared by all tasks: "
-            f"{_how_to_declare(unknown)}; or name them in skip or private_layers",
-            stacklevel=5,
-        )
-
-
-def _why_not_bound(conversion: Conversion) -> str:
-    """Options that may have left no layer to superpose."""
-    why = ""
-    if conversion.frozen:
-        why += "; weights that are frozen (requires_grad=False) are bound with bind_frozen=True"
-    if conversion.min_inputs:
-        why += f"; min_inputs={conversion.min_inputs} makes layers with fewer inputs private"
-    return why
-
-
-def _matrices(layer: str, module: nn.Module) -> set[str]:
-    own = module.named_parameters(recurse=False)
-    return {joined(layer, name) for name, tensor in own if not is_vector(tensor)}
-
-
-def _is_frozen(layer: str, module: nn.Module, conversion: Conversion) -> bool:
-    """Whether it has matrices, and none of them learns."""
-    own = _matrices(layer, module)
-    return bool(own) and own <= set(conversion.frozen)
-
-
-def _converted(module: nn.Module) -> bool:
-    """Whether it, or what it is made of, is superposed or private."""
-    inner = (m for m in module.modules() if isinstance(m, Layer))
-    return any(m is not module or not isinstance(m, Keeper) for m in inner)
-
-
-def _how_to_declare(unknown: dict[str, nn.Module]) -> str:
-    kinds: dict[str, dict[str, int]] = {}
-    for module in unknown.values():
-        plain = module.plain_class if isinstance(module, Layer) else type(module)
-        kinds[plain.__name__] = {
-            name.rpartition(".")[2]: -1 for name in sorted(_matrices("", module))
-        }
-    calls = " and ".join(f"sp.nn.register({kind}, {told(dims)})" for kind, dims in kinds.items())
-    return (
-        f"it is not known along which dimension their inputs lie; declare it, as in {calls}, where "
-        "-1 is for x @ W.T, -2 for x @ W, and {} for a table, of which nothing is bound"
-    )
-
-
 def _check_initialised(name: str, module: nn.Module) -> None:
     own = module.parameters(recurse=False)
     if any(isinstance(parameter, UninitializedParameter) for parameter in own):
-        raise SuperposeError(f"layer {name!r} is lazy and has no weights yet: run a batch first")
+        raise SuperposeError(
+            f"layer {name!r} is lazy and has no weights yet: run a batch through the network first"
+        )
 
 
 def _batch_dims(modules: dict[str, nn.Module]) -> Iterator[tuple[str, int]]:

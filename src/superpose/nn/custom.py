@@ -29,7 +29,9 @@ class CustomLayer(Layer):
             raise NotDirect(self.path, "has a forward pass of its own")
         x, own = inputs[0], selected.private
         if any(vector.ndim != 2 or vector.shape[-1] != x.shape[-1] for vector in own.values()):
-            raise NotDirect(self.path, "has private tensors that are no vectors of its inputs")
+            raise NotDirect(
+                self.path, "has private tensors that are not vectors as long as its inputs"
+            )
         spread = {name: self.spread(vector, x, rows) for name, vector in own.items()}
         return self.of_one_task(spread, x)
 
@@ -71,6 +73,10 @@ class DeclaredLayer(CustomLayer):
     def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
         """The inputs back in their place."""
         return matrix.movedim(-1, self.input_dims[name])
+
+    def dims_of_inputs(self, name: str) -> tuple[int, ...]:
+        """The one that was declared."""
+        return (self.input_dims[name] % self.stored(name).ndim,)
 
 
 class OwnLayer(CustomLayer):

@@ -15,17 +15,18 @@ from superpose.nn import additions, reading, rows
 from superpose.nn.additions import CONTEXT, MEAN, added_to
 from superpose.nn.binding import context_of
 from superpose.nn.centring import ROWS
+from superpose.nn.flat import Part
 from superpose.nn.gate import unmoved
 from superpose.nn.names import joined
 from superpose.nn.pairing import Pairing
-from superpose.nn.private import STATE, Part, PrivateState
+from superpose.nn.private import STATE, PrivateState
 from superpose.nn.quantised import full
+from superpose.nn.recomputing import current
 from superpose.nn.selection import (
     Selected,
     Selection,
     TaskIds,
     Tasks,
-    active,
     by_row,
     outside,
     whole_numbers,
@@ -108,6 +109,10 @@ class Layer(nn.Module):
     def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
         """The inverse of `to_matrix`."""
         raise NotImplementedError
+
+    def dims_of_inputs(self, name: str) -> tuple[int, ...]:
+        """The dimensions of a bound weight that belong to one output: all but the first."""
+        return tuple(range(1, self.stored(name).ndim))
 
     def running_statistics(self) -> list[str]:
         """Buffers that it changes as it learns; those of most layers are constants."""
@@ -256,7 +261,7 @@ class Layer(nn.Module):
             assert weight is not None
             tasks = Tasks.of(whole_numbers(task), weight.device)
             return self.select(tasks, {}), None if tasks.row is None else len(tasks.row)
-        selection: Selection | None = active.selection
+        selection: Selection | None = current(self)
         alone = outside.get()(self) if selection is None else None
         if alone is not None:
             return alone, None

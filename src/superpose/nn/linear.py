@@ -102,6 +102,10 @@ class TransposedLinear(LinearLayer):
         """The matrix transposed."""
         return matrix.mT
 
+    def dims_of_inputs(self, name: str) -> tuple[int, ...]:
+        """The first: outputs come last."""
+        return (0,)
+
     def forward(self, x: Tensor, task: TaskIds | None = None) -> Tensor:
         """The product, and the argument's name, of GPT-2's layer."""
         return self.superposed(x, task)
@@ -123,7 +127,9 @@ class Embedding(Layer, nn.Embedding):
         if rows is None:
             return self.look_up_one(selected.private["weight"], input)
         if self.max_norm is not None:
-            raise NotDirect(self.path, f"shortens entries of its table (max_norm={self.max_norm})")
+            raise NotDirect(
+                self.path, f"rescales entries of its table in place (max_norm={self.max_norm})"
+            )
         dim = row_dim(self)
         if input.ndim > 1 and input.shape[dim] == 1:  # positions, looked up once for all rows
             input = input.repeat_interleave(rows, dim)

@@ -10,13 +10,14 @@ from torch import Tensor
 from superpose.errors import SuperposeError
 from superpose.nn.additions import INPUT_SHAPES
 from superpose.nn.centring import TASK, move_mean
+from superpose.nn.recomputing import recomputing
 from superpose.nn.rows import row_dim
-from superpose.nn.selection import NotDirect, Selected, active
+from superpose.nn.selection import NotDirect, Selected
 from superpose.nn.statistics import Statistics, Usual
 
 if TYPE_CHECKING:
+    from superpose.nn.flat import Part
     from superpose.nn.layer import Layer
-    from superpose.nn.private import Part
 
 
 def keep_statistics(layer: Layer, wanted: Statistics) -> list[Part]:
@@ -33,7 +34,9 @@ def observe(layer: Layer, selected: Selected, inputs: Tensor, rows: int | None) 
     if not layer.training or (layer.centre != TASK and kept is None):
         return
     if rows is not None:
-        raise NotDirect(layer.path, "keeps the mean of each task, which learns one at a time")
+        raise NotDirect(
+            layer.path, "keeps statistics of its inputs in training, of one task at a time"
+        )
     option = "centre='task'" if layer.centre == TASK else "recognise"
     compiling = torch.compiler.is_compiling()
     if not compiling and torch._C._functorch.is_batchedtensor(inputs):
@@ -41,7 +44,7 @@ def observe(layer: Layer, selected: Selected, inputs: Tensor, rows: int | None) 
             f"layer {layer.path!r} keeps a running mean of its inputs ({option}), which "
             f"torch.vmap cannot change: call model.eval() first, or leave {option} out"
         )
-    if active.again or not inputs.numel():
+    if recomputing() or not inputs.numel():
         return
     if kept is not None and "weight_input_rows" in selected.private:  # not so in a mere trial
         own = Usual(*(selected.private["weight" + ending] for ending in INPUT_SHAPES))

@@ -63,7 +63,7 @@ class LayerFamilies:
             if not any(inside(layer, names) for layer in bound):
                 there = ", ".join(map(repr, bound))
                 raise SuperposeError(
-                    f"family: {pattern!r} matches no layer that is bound; those are {there}"
+                    f"family: {pattern!r} matches no layer that is superposed: name some of {there}"
                 )
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from superpose.nn.additions import added_to
 from superpose.nn.binding import bound_weight
 from superpose.nn.centring import shifted
-from superpose.nn.selection import Selected, Tasks, active
+from superpose.nn.recomputing import current
+from superpose.nn.selection import Selected, Tasks
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
@@ -68,7 +69,7 @@ def of_active_task(name: str) -> Any:
     """
 
     def get(layer: Any) -> Any:
-        selection = active.selection
+        selection = current(layer)
         selected = None if selection is None else selection.layers.get(vars(layer).get("path"))
         if selection is None or selected is None:
             return own(layer)

@@ -13,7 +13,8 @@ from superpose.nn.binding import base_matrix
 from superpose.nn.centring import centred
 from superpose.nn.gate import opened, unmoved
 from superpose.nn.quantised import full
-from superpose.nn.selection import NotDirect, Selected, rows_are_tokens
+from superpose.nn.recomputing import current
+from superpose.nn.selection import NotDirect, Selected
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
@@ -83,9 +84,16 @@ def spread(layer: Layer, tensor: Tensor, x: Tensor, rows: int) -> Tensor:
     return tensor.view(rows, *between, *tail).movedim(0, rows_at(layer, x, rows, len(tail)))
 
 
+def rows_are_tokens(layer: Layer) -> bool:
+    """Whether the rows that have a task of their own are the tokens of a single row, (1, T, …)."""
+    selection = current(layer)
+    row = None if selection is None else selection.row
+    return row is not None and row.ndim == 2
+
+
 def row_dim(layer: Layer) -> int:
     """Where the rows are in this pass: second if they are tokens, else at `batch_dim`."""
-    return 1 if rows_are_tokens() else layer.batch_dim or 0
+    return 1 if rows_are_tokens(layer) else layer.batch_dim or 0
 
 
 def rows_at(layer: Layer, x: Tensor, rows: int, features: int = 1) -> int:
@@ -107,4 +115,6 @@ def check_rows(layer: Layer, x: Tensor, rows: int, dims: int | None = None) -> N
 
 
 def _elsewhere(layer: Layer, x: Tensor, rows: int) -> NotDirect:
-    return NotDirect(layer.path, f"is given {tuple(x.shape)} in a batch of {rows} rows")
+    return NotDirect(
+        layer.path, f"is given {tuple(x.shape)}, in which it cannot tell the {rows} rows"
+    )

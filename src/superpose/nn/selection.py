@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_map
 
 from superpose.contexts import Context
 from superpose.errors import SuperposeError
@@ -100,6 +99,11 @@ class Selection(NamedTuple):
         return None if self.row is None or self.row.ndim == 0 else self.row.shape[-1]
 
 
+def of_row(selection: Selection, row: int) -> Selection:
+    """What one row of a mixed batch has, as the selection of one task."""
+    return Selection(None, tree_map(lambda tensor: tensor[row], selection.layers))
+
+
 class NotDirect(SuperposeError):  # noqa: N818 (it is a reason, which the model acts on)
     """A layer cannot tell the rows of a mixed batch apart: it is to be computed in another way."""
 
@@ -129,39 +133,6 @@ outside: ContextVar[Callable[[Any], Selected | None]] = ContextVar(
     "outside", default=lambda layer: None
 )
 """What a layer uses that is called while its model does not run, but a task of it was chosen."""
-
-
-def rows_are_tokens() -> bool:
-    """Whether the rows that have a task of their own are the tokens of a single row, (1, T, …)."""
-    row = None if active.selection is None else active.selection.row
-    return row is not None and row.ndim == 2
-
-
-class Again(AbstractContextManager[None]):
-    """Runs layers with a selection once more, as often as it is entered."""
-
-    def __init__(self, selection: Selection | None) -> None:
-        self.selection = selection
-
-    def __enter__(self) -> None:
-        self.before = active.selection, active.again
-        active.selection, active.again = self.selection, True
-
-    def __exit__(self, *error: object) -> None:
-        active.selection, active.again = self.before
-
-
-def same_task() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The `context_fn` of `torch.utils.checkpoint`: what is computed again has the task it had.
-
-    >>> from torch.utils.checkpoint import checkpoint
-    >>> checkpoint(torch.sin, torch.ones(1), use_reentrant=False, context_fn=same_task)
-    tensor([0.8415])
-    """
-    selection, mapped = active.selection, torch._C._functorch.is_batchedtensor
-    if selection is not None and any(map(mapped, tree_leaves(selection.layers))):
-        raise Stale("activations that are computed again cannot be mapped over rows")
-    return nullcontext(), Again(active.selection)
 
 
 class untraced(Generic[P, R]):  # noqa: N801 (it is used as a decorator)

@@ -49,9 +49,11 @@ class Statistics:
         if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 0:
             raise SuperposeError(f"rank={self.rank!r}: give a whole number, 0 for none")
         if not 0 <= self.forget < 1:
-            raise SuperposeError(f"forget={self.forget!r}: it is a share, from 0 to below 1")
+            raise SuperposeError(f"forget={self.forget!r}: give a share, from 0 to below 1")
         if self.most is not None and self.most < 2:
-            raise SuperposeError(f"most={self.most!r}: a variance needs two rows or more")
+            raise SuperposeError(
+                f"most={self.most!r}: give 2 or more, or None: a variance needs two rows"
+            )
 
 
 def as_statistics(wanted: object) -> Statistics | None:

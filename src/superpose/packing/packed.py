@@ -11,8 +11,8 @@ from torch import nn
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, layers, private_state, unsuperpose
 from superpose.nn.additions import added_to
+from superpose.nn.flat import RECOGNITION
 from superpose.nn.names import joined
-from superpose.nn.private import RECOGNITION
 from superpose.nn.quantised import is_quantised
 from superpose.packing.calibration import Rows
 from superpose.packing.methods import PackingMethod, PackingOptions

@@ -11,7 +11,7 @@ from torch import Tensor
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, private_state
 from superpose.model.batch import Batch
-from superpose.nn.private import LEARNED
+from superpose.nn.flat import LEARNED
 from superpose.recognition.evidence import Evidence, Judged
 from superpose.recognition.inputs import told
 

@@ -1,0 +1,72 @@
+"""The lock of a model: passes run side by side in several threads, a trial of ways runs alone.
+
+A trial puts noise where weights are zero, and takes back what passes leave in the network. A pass
+of another thread would compute with that noise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+
+class Lock:
+    """Any number of passes at once, or one trial, whose own passes need no place."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._passing: Counter[int] = Counter()  # by thread: a pass may have another one in it
+        self._trial: int | None = None  # the thread that runs one, or waits for its turn
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Run a pass, when no other thread has a trial."""
+        thread = threading.get_ident()
+        with self._changed:
+            if not self._passing[thread]:
+                self._changed.wait_for(lambda: self._trial in (None, thread))
+            self._passing[thread] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._passing[thread] -= 1
+                if not self._passing[thread]:
+                    del self._passing[thread]
+                    self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Run a trial, when no other thread has a pass; at once inside a pass, which would wait."""
+        thread = threading.get_ident()
+        with self._changed:
+            nested = thread in self._passing or self._trial == thread
+            if not nested:
+                self._changed.wait_for(lambda: self._trial is None)
+                self._trial = thread
+                self._changed.wait_for(lambda: not self._passing)
+        try:
+            yield
+        finally:
+            if not nested:
+                with self._changed:
+                    self._trial = None
+                    self._changed.notify_all()
+
+
+_locks: WeakKeyDictionary[nn.Module, Lock] = WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def lock_of(model: nn.Module) -> Lock:
+    """The lock of a model, which its copies do not share."""
+    found = _locks.get(model)
+    if found is None:
+        with _making:
+            found = _locks.setdefault(model, Lock())
+    return found

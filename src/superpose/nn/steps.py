@@ -1,0 +1,145 @@
+"""Steps of optimisers: the step of one task leaves the private parameters of the others alone.
+
+An optimiser passes over a parameter whose gradient is None. It moves one whose gradient is zero, by
+momentum and weight decay, and `optimiser.zero_grad(set_to_none=False)` leaves zeros in the private
+parameters of every task that has learned. They are hidden from the step, unless their task ran
+since the last one. A task that was added after an optimiser was made is not in it: a warning says
+so.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+if TYPE_CHECKING:
+    from superpose.nn.flat import Group
+    from superpose.nn.private import PrivateState
+
+PATIENCE = 2  # steps in which a task is left out: the first may be that of another's optimiser
+
+_states: WeakSet[PrivateState] = WeakSet()
+_hidden: WeakKeyDictionary[Optimizer, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+_watching = threading.Lock()
+_hooks: list[Any] = []
+
+
+def watch(state: PrivateState) -> None:
+    """See to the private parameters of a model whenever an optimiser steps."""
+    with _watching:
+        _states.add(state)
+        if not _hooks:
+            _hooks.append(register_optimizer_step_pre_hook(_before))
+            _hooks.append(register_optimizer_step_post_hook(_after))
+
+
+def _before(optimiser: Optimizer, given: Any, options: Any) -> tuple[Any, Any] | None:
+    """Hide zeros from the step; if it computes gradients itself, when it has computed them."""
+    if torch.compiler.is_compiling():
+        return None
+    closure = options.get("closure", given[1] if len(given) > 1 else None)
+    if not callable(closure):
+        _hide(optimiser)
+        return None
+
+    def closure_and_hide() -> Any:
+        _show(optimiser)
+        loss = closure()
+        _hide(optimiser)
+        return loss
+
+    if "closure" in options:
+        return given, {**options, "closure": closure_and_hide}
+    return (given[0], closure_and_hide, *given[2:]), options
+
+
+def _after(optimiser: Optimizer, given: Any, options: Any) -> None:
+    """Show the zeros again, and warn of a task that learns and that the optimiser leaves out."""
+    if torch.compiler.is_compiling():
+        return
+    _show(optimiser)
+    for state, group, task, flat in _trained():
+        if not state.ran[task]:
+            continue
+        if _has(optimiser, flat):
+            state.ran[task], state.left_out[task] = False, PATIENCE
+        elif _leaves_out(optimiser, group, task, flat):
+            state.ran[task] = False
+            state.left_out[task] = state.left_out.get(task, 0) + 1
+            if state.left_out[task] == PATIENCE:
+                _warn(state, task)
+
+
+def _hide(optimiser: Optimizer) -> None:
+    hidden = _hidden.setdefault(optimiser, [])
+    idle: dict[tuple[PrivateState, int], bool] = {}  # tasks without gradients need no more looks
+    for state, _, task, flat in _trained():
+        waits = state.ran[task] or flat.grad is not None
+        idle[state, task] = idle.get((state, task), True) and not waits
+        if not state.ran[task] and waits and _has(optimiser, flat) and _is_zero(flat.grad):
+            hidden.append((flat, flat.grad))
+            flat.grad = None
+    for (state, task), gone in idle.items():
+        if gone:
+            state.ran.pop(task, None)
+
+
+def _show(optimiser: Optimizer) -> None:
+    for flat, gradient in _hidden.pop(optimiser, []):
+        if flat.grad is None:
+            flat.grad = gradient
+
+
+def _has(optimiser: Optimizer, flat: Tensor) -> bool:
+    """Whether an optimiser has a parameter: one that it keeps something of, or any of its own."""
+    every = (one for group in optimiser.param_groups for one in group["params"])
+    return flat in optimiser.state or any(one is flat for one in every)
+
+
+def _trained() -> Iterator[tuple[PrivateState, Group, int, Any]]:
+    """The private parameters of all tasks that ran with gradients, of all models."""
+    with _watching:
+        states = list(_states)
+    for state in states:
+        for group in state.groups.values():
+            parameters = dict(group._parameters)
+            for task in list(state.ran):
+                if str(task) in parameters:
+                    yield state, group, task, parameters[str(task)]
+
+
+def _is_zero(gradient: Any) -> bool:
+    """Whether all of it is zero; of a sharded one, all that this process has."""
+    own: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    if own.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return not bool(own.any())
+
+
+def _leaves_out(optimiser: Optimizer, group: Group, task: int, flat: Tensor) -> bool:
+    """Whether a task has a gradient and has learned nothing, and other tasks are there to learn."""
+    if flat.grad is None or not flat.requires_grad or group.sharded or group.has_learned(task):
+        return False
+    known = {id(one) for each in optimiser.param_groups for one in each["params"]}
+    return any(id(other) in known for other in group.flats().values())
+
+
+def _warn(state: PrivateState, task: int) -> None:
+    name = next((name for name, number in state.names.items() if number == task), task)
+    warnings.warn(
+        f"the private parameters of task {name!r} do not learn: the optimiser was made before the "
+        "task was added, and does not have them; call optimiser.add_param_group({'params': "
+        f"model.private_parameters({name!r})}}), or freeze them with requires_grad_(False)",
+        stacklevel=4,
+    )

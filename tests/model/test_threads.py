@@ -1,0 +1,111 @@
+"""Threads that share a model: what one tries out, the others do not see."""
+
+import threading
+import time
+from functools import partial
+
+import pytest
+import torch
+from checks import rows_one_by_one
+from torch import nn
+
+import superpose as sp
+from superpose.model.lock import Lock, lock_of
+
+TASKS = [0, 1, 2, 0, 1, 2]
+
+
+class Slow(nn.Module):
+    """Gives other threads their turn between two layers."""
+
+    def forward(self, x):
+        time.sleep(1e-4)
+        return x
+
+
+def together(*functions):
+    """Run them at once; what they return, in order, or an error that one of them had."""
+    start, found = threading.Barrier(len(functions)), [None] * len(functions)
+
+    def run(place, function):
+        start.wait()
+        try:
+            found[place] = function()
+        except BaseException as error:
+            found[place] = error
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(functions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    errors = [one for one in found if isinstance(one, BaseException)]
+    assert not errors, errors
+    return found
+
+
+@pytest.mark.parametrize("mixed", ["auto", "mapped", "grouped"])
+def test_the_first_mixed_batches_may_come_at_once(mixed):
+    """While a way is tried out, weights that are zero are noise, which no other pass may see."""
+    net = nn.Sequential(nn.Linear(8, 8), Slow(), nn.ReLU(), Slow(), nn.Linear(8, 3)).eval()
+    nn.init.zeros_(net[0].bias)
+    nn.init.zeros_(net[4].bias)
+    x = torch.randn(6, 8)
+
+    def many(model, task):
+        with torch.no_grad():
+            return [model(x, task=task) for _ in range(5)]
+
+    for _ in range(3):
+        model = sp.superpose(net, tasks=3, private="shared", mixed=mixed)
+        with torch.no_grad():
+            rows, one = rows_one_by_one(model, TASKS, x), model(x, task=1)
+        calls = [partial(many, model, TASKS), partial(many, model, 1)] * 2
+        for found, wanted in zip(together(*calls), [rows, one] * 2, strict=True):
+            for y in found:
+                torch.testing.assert_close(y, wanted)
+        assert len(model.superposition.ways) == 1
+
+
+def test_a_trial_waits_for_passes_and_passes_wait_for_a_trial():
+    lock, order = Lock(), []
+    inside, waiting = threading.Event(), threading.Event()
+
+    def passing():
+        with lock.shared():
+            inside.set()
+            waiting.wait(10)
+            time.sleep(0.02)
+            with lock.shared(), lock.alone():  # of its own, inside: it would wait for itself
+                order.append("nested")
+            order.append("pass")
+
+    def trying():
+        inside.wait(10)
+        waiting.set()
+        with lock.alone(), lock.alone(), lock.shared():
+            order.append("trial begins")
+            time.sleep(0.02)
+            order.append("trial ends")
+
+    def late():
+        waiting.wait(10)
+        time.sleep(0.01)
+        with lock.shared():
+            order.append("late")
+
+    together(passing, trying, late)
+    assert order == ["nested", "pass", "trial begins", "trial ends", "late"]
+
+
+def test_a_pass_that_fails_leaves_the_lock_free():
+    lock = Lock()
+    for hold in (lock.shared, lock.alone):
+        with pytest.raises(ValueError, match="it fails"), hold():
+            raise ValueError("it fails")
+    with lock.alone():
+        pass
+    model = sp.superpose(nn.Linear(4, 2), tasks=2)
+    assert lock_of(model) is lock_of(model)
+    assert lock_of(sp.superpose(nn.Linear(4, 2), tasks=2)) is not lock_of(model)
