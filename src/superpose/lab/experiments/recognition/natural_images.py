@@ -1,6 +1,6 @@
 """Natural images: CIFAR-100 in ten tasks of ten classes, learned task after task."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -42,7 +42,9 @@ class NaturalImages(RecognitionProtocol):
     batch_size: int
     method: str
     options: dict[str, Any]
-    """Those of `superpose`."""
+    """Those of `method`: strengths of its hooks, and options of `superpose`."""
+    rate: dict[str, Any] = field(default_factory=lambda: {"lr": 1e-3})
+    """Those of `train`."""
     features: str
     """The layer whose inputs are remembered."""
     rank: int = 16
@@ -71,7 +73,7 @@ class NaturalImages(RecognitionProtocol):
             stream,
             method(self.method, **self.options),
             optimiser="adam",
-            lr=1e-3,
+            **self.rate,
             schedule="cosine",
             reset=True,
             evaluate_every=len(stream),

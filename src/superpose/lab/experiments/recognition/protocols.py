@@ -48,9 +48,17 @@ PRETRAINED = NaturalImages(
     network="efficientnet-lite0",
     steps=80,
     batch_size=24,
-    method="hadamard",
-    options={"base": True, "min_inputs": 33},
-    features="head",
+    method="hadamard+projection+doubt",
+    options={
+        "base": True,
+        "min_inputs": 33,
+        "private_layers": ["head"],
+        "rank": 2,
+        "strength": 0.3,
+    },
+    rate={"lr": 1e-3, "rank_lr": 3e-3},
+    features="last.conv",
+    rows=150,
 )
 SCRATCH = NaturalImages(
     network="resnet-18",
