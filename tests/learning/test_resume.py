@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import resource
 import subprocess
 import sys
@@ -141,6 +142,38 @@ def test_other_data_of_the_same_shapes_are_refused(tmp_path):
     other = replace(stream, data=[stream.data[0], (x + 1e-3, y, test_x, test_y), *stream.data[2:]])
     with pytest.raises(SuperposeError, match=r"was started with stream\.sha256="):
         learn_from(other)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"centre": "rows"}, {}, "centre='rows', not None"),
+        ({}, {"min_inputs": 9}, "min_inputs=0, not 9"),
+        ({"rank": 1}, {"rank": 2}, "rank=1, not 2"),
+    ],
+)
+def test_other_options_of_superpose_are_refused(tmp_path, before, after, told):
+    with pytest.raises(Interrupted):
+        learn(tmp_path, method("binary", **before), stop=stop_after(10))
+    with pytest.raises(SuperposeError, match=f"was started with {re.escape(told)}"):
+        learn(tmp_path, method("binary", **after))
+
+
+def test_a_setting_that_is_left_out_the_second_time_is_refused(tmp_path):
+    with pytest.raises(Interrupted):
+        learn(tmp_path, method("binary", rank=1), rank_lr=1e-2, stop=stop_after(10))
+    with pytest.raises(SuperposeError, match=r"was started with rank_lr=0.01, not None"):
+        learn(tmp_path, method("binary", rank=1))
+
+
+def test_a_run_of_a_version_that_did_not_tell_the_options_is_resumed(tmp_path):
+    with pytest.raises(Interrupted):
+        learn(tmp_path, "binary", stop=stop_after(10))
+    told = json.loads((tmp_path / "config.json").read_text())
+    for name in ("conversion", "rank_lr", "tasks"):
+        del told[name]
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    assert learn(tmp_path, "binary").result == learn(None, "binary").result
 
 
 class Mine:

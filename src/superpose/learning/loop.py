@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,17 +128,20 @@ def train(
         "method": chosen.name,
         "penalty": hook.describe(),
         "model": repr(model),
+        "conversion": asdict(model.superposition.conversion)
+        if isinstance(model, Superposed)
+        else None,
         "stream": described(stream),
         "optimiser": optimiser if isinstance(optimiser, str) else repr(updates),
         "lr": lr,
-        **({} if rank_lr is None else {"rank_lr": rank_lr}),
+        "rank_lr": rank_lr,
         "schedule": schedule,
         "reset": reset,
         "label_smoothing": label_smoothing,
         "evaluate_every": evaluate_every,
         "matrix": timetable.matrix,
         "seed": seed,
-        **({} if finder is None else {"tasks": tasks}),
+        "tasks": None if finder is None else tasks,
     }
 
     with ExitStack() as stack:

@@ -120,11 +120,13 @@ class RunDirectory:
     def _check_same(self, config: dict[str, Any]) -> None:
         now: dict[str, Any] = json.loads(json.dumps({**config, **environment()}))
         saved = self._read("config.json")
-        for name in (*config, *DECISIVE):
+        told = [name for name in config if name in saved or name not in LATER]
+        for name in (*told, *DECISIVE):
             if saved.get(name) != now[name]:
                 was, is_ = _difference(saved.get(name), now[name], name)
+                was = was.removeprefix("about.").removeprefix("conversion.")
                 raise SuperposeError(
-                    f"{self.path} was started with {was.removeprefix('about.')}, not {is_}: "
+                    f"{self.path} was started with {was}, not {is_}: "
                     "resume with the same settings, or choose another directory"
                 )
 
@@ -157,6 +159,7 @@ def read_checkpoint(path: Path) -> RunState:
 
 
 DIGEST = hashlib.sha256().digest_size
+LATER = ("conversion",)  # not told by runs of earlier versions
 DECISIVE = ("torch", "threads")  # with another of these, the numbers may differ in their last bits
 
 
