@@ -165,6 +165,20 @@ def test_the_way_of_another_precision_is_found_out_by_itself():
     assert found.dtype == rows.dtype == torch.bfloat16
     torch.testing.assert_close(found, rows)
     assert [way.name for way in model.superposition.ways.values()] == ["mapped", "grouped"]
-    model.bfloat16()
-    model(x.bfloat16(), task=tasks)
-    assert len(model.superposition.ways) == 3
+    words = sp.superpose(nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 3)), tasks=3, skip=["0"])
+    for number in (1, 2):  # what it is given tells nothing of its type
+        words(torch.arange(4), task=tasks)
+        assert len(words.superposition.ways) == number
+        words.bfloat16()
+
+
+def test_a_task_whose_statistics_moved_is_not_taken_for_the_others():
+    """A pass in training moves the statistics of a norm, and does not begin its task."""
+    net, x = cnn(), torch.randn(4, 3, 6, 6)
+    model = sp.superpose(net, tasks=3, base=True)
+    with torch.no_grad():
+        model.train()(3 * x + 2, task=0)
+        model.eval()
+        rows = model(x, task=[0, 1, 2, 0])
+        torch.testing.assert_close(rows, rows_one_by_one(model, [0, 1, 2, 0], x))
+        assert (rows - model(x, task=1)).abs().amax(1)[[0, 3]].min() > 1e-2

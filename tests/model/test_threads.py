@@ -53,15 +53,25 @@ def test_the_first_mixed_batches_may_come_at_once(mixed):
     nn.init.zeros_(net[4].bias)
     x = torch.randn(6, 8)
 
-    def many(model, task):
+    def mixed_batches(model, done):
         with torch.no_grad():
-            return [model(x, task=task) for _ in range(5)]
+            found = [model(x, task=TASKS) for _ in range(3)]
+        done.set()
+        return found
+
+    def one_task(model, done):
+        found = []
+        while not found or not done.is_set():
+            with torch.no_grad():
+                found.append(model(x, task=1))
+        return found
 
     for _ in range(3):
         model = sp.superpose(net, tasks=3, private="shared", mixed=mixed)
         with torch.no_grad():
             rows, one = rows_one_by_one(model, TASKS, x), model(x, task=1)
-        calls = [partial(many, model, TASKS), partial(many, model, 1)] * 2
+        done = threading.Event()
+        calls = [partial(run, model, done) for run in (mixed_batches, one_task)] * 2
         for found, wanted in zip(together(*calls), [rows, one] * 2, strict=True):
             for y in found:
                 torch.testing.assert_close(y, wanted)
@@ -70,13 +80,13 @@ def test_the_first_mixed_batches_may_come_at_once(mixed):
 
 def test_a_trial_waits_for_passes_and_passes_wait_for_a_trial():
     lock, order = Lock(), []
-    inside, waiting = threading.Event(), threading.Event()
+    inside, waiting, begun = threading.Event(), threading.Event(), threading.Event()
 
     def passing():
         with lock.shared():
             inside.set()
             waiting.wait(10)
-            time.sleep(0.02)
+            time.sleep(0.1)
             with lock.shared(), lock.alone():  # of its own, inside: it would wait for itself
                 order.append("nested")
             order.append("pass")
@@ -86,12 +96,12 @@ def test_a_trial_waits_for_passes_and_passes_wait_for_a_trial():
         waiting.set()
         with lock.alone(), lock.alone(), lock.shared():
             order.append("trial begins")
-            time.sleep(0.02)
+            begun.set()
+            time.sleep(0.2)
             order.append("trial ends")
 
     def late():
-        waiting.wait(10)
-        time.sleep(0.01)
+        begun.wait(10)
         with lock.shared():
             order.append("late")
 

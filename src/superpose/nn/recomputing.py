@@ -10,7 +10,8 @@ import functools
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from threading import get_ident
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,22 +35,31 @@ class Pass:
         return {id(module) for module in modules(self.model)}
 
 
-_backward: dict[int, list[Pass]] = {}
-"""The passes that each running `backward()` goes back through, by its number."""
+class Backward(NamedTuple):
+    """A `backward()` that runs, and the passes that it goes back through."""
+
+    thread: int
+    passes: list[Pass]
+
+
+_backward: dict[int, Backward] = {}
+"""Those that run now, by the number that PyTorch gave them."""
 
 
 def follow(made: Pass, outputs: Iterable[Tensor]) -> None:
     """Let a `backward()` that begins at the outputs of a pass know of the pass."""
 
     def begin(_: Any) -> None:
-        number = torch._C._current_graph_task_id()
+        number, thread = torch._C._current_graph_task_id(), get_ident()
         if number not in _backward:
-            _backward[number] = []
+            for failed in [n for n, one in list(_backward.items()) if one.thread == thread]:
+                _backward.pop(failed, None)
+            _backward[number] = Backward(thread, [])
             end = functools.partial(_backward.pop, number, None)
             engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(end)
-        if made not in _backward[number]:
-            _backward[number].append(made)
+            engine.queue_callback(end)  # which is not called if an error ends it
+        if made not in _backward[number].passes:
+            _backward[number].passes.append(made)
 
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     nodes = {tensor.grad_fn for tensor in outputs if not wrapped(tensor)}
@@ -69,9 +79,11 @@ def recomputed(layer: nn.Module) -> Selection | None:
     """The selection of the pass in which a layer is called again; None if there is no such pass."""
     if torch.compiler.is_compiling() or not _backward or not recomputing():
         return None
-    passes = _backward.get(torch._C._current_graph_task_id())
-    if passes is None:  # of a backward() inside another one
-        passes = [one for several in list(_backward.values()) for one in several]
+    running = _backward.get(torch._C._current_graph_task_id())
+    if running is None:  # a backward() inside that of this thread
+        own = (one for one in list(_backward.values()) if one.thread == get_ident())
+        running = next(own, None)
+    passes = [] if running is None else running.passes
     found = [one.selection for one in passes if id(layer) in one.layers]
     if len(found) > 1 or any(selection is None for selection in found):
         raise SuperposeError(
