@@ -59,7 +59,8 @@ def main():
     with torch.no_grad():
         pairs = zip(images, asked, strict=True)
         alone = [model(image[None], task=task)[0] for image, task in pairs]
-    print(f"{len(images)} images of {len(TASKS)} tasks in {service.batches} batches")
+    batches = service.traffic.batches.total()
+    print(f"{len(images)} images of {len(TASKS)} tasks in {batches} batches")
     return torch.stack(answers), torch.stack(alone)
 
 

@@ -49,7 +49,8 @@ def main():
 
     with torch.no_grad():
         in_process = model(x, task=asked)  # the same mixed batch without a server
-    print(f"{len(asked)} requests of {len(set(asked))} users in {service.batches} batches")
+    batches = service.traffic.batches.total()
+    print(f"{len(asked)} requests of {len(set(asked))} users in {batches} batches")
     print("largest difference to the model in process:", (answers - in_process).abs().max().item())
     return answers, in_process
 

@@ -110,7 +110,8 @@ def main():
     with torch.no_grad():
         pairs = zip(texts, asked, strict=True)
         alone = [model(**tensors(text), task=task)[0] for text, task in pairs]
-    print(f"{len(texts)} texts of {len(TASKS)} tasks in {service.batches} batches")
+    batches = service.traffic.batches.total()
+    print(f"{len(texts)} texts of {len(TASKS)} tasks in {batches} batches")
     return torch.stack(answers), torch.stack(alone)
 
 
