@@ -275,3 +275,21 @@ def test_a_bias_that_is_read_has_what_the_mean_would_have_given(private, bias):
         alone = [model(x[i : i + 1], task=task) for i, task in enumerate(tasks)]
         torch.testing.assert_close(torch.cat(alone), torch.cat(plain))
         torch.testing.assert_close(model(x, task=tasks), torch.cat(plain))
+
+
+class Reads(nn.Module):
+    """A layer that is called, and one whose weight is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.called, self.read = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return nn.functional.linear(self.called(x), self.read.weight, self.read.bias)
+
+
+def test_a_layer_that_one_task_called_is_told_as_centred():
+    model = sp.superpose(Reads(), tasks=3, centre="task")
+    assert model.summary().centred == ["called.weight", "read.weight"]  # nothing is known yet
+    model(torch.randn(4, 6), task=1)
+    assert model.summary().centred == ["called.weight"]

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import superpose as sp
+from superpose.model import probe
 
 TASKS = [2, 0, 1, 2, 3, 0]
 ways = pytest.mark.parametrize("way", ["direct", "mapped", "grouped"])
@@ -308,3 +309,14 @@ def test_the_way_is_not_found_out_by_outputs_that_are_not_finite():
         alone = torch.cat([model(x[k : k + 1], task=k) for k in range(2)])
         torch.testing.assert_close(model(x, task=[0, 1]), alone)
     assert [way.name for way in model.superposition.ways.values()] != ["direct"]
+
+
+def test_the_ways_of_many_kinds_of_batches_are_not_all_kept(monkeypatch):
+    monkeypatch.setattr(probe, "MOST_KINDS", 2)
+    model, kinds = sp.superpose(mlp(), tasks=3), []
+    for rows in (12, 5, 3):  # 12 and 5 are sizes of the network, too
+        x = torch.randn(rows, 12)
+        model(x, task=[row % 3 for row in range(rows)])
+        model.train(not model.training)
+        kinds.append(len(model.superposition.ways))
+    assert kinds == [1, 2, 1]

@@ -101,3 +101,10 @@ def test_rows_are_second_only_where_something_comes_before_the_features():
 def test_channels_are_not_taken_for_rows():
     with pytest.raises(sp.SuperposeError, match=r"is given \(3, 5, 5\), in which .* the 3 rows"):
         sp.nn.Conv2d(3, 4, 3)(torch.randn(3, 5, 5), task=[0, 1, 2])
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_another_number_of_rows_is_refused(rows):
+    told = rf"is given \({rows}, 3, 5, 5\), in which .* the 3 rows"
+    with pytest.raises(sp.SuperposeError, match=told):
+        sp.nn.Conv2d(3, 4, 3)(torch.randn(rows, 3, 5, 5), task=[0, 1, 2])
