@@ -9,6 +9,8 @@ import torch
 from networks import mlp
 
 import superpose as sp
+from superpose.model.superposed import private_state
+from superpose.nn import steps
 
 OPTIMISERS = {
     "momentum": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
@@ -143,3 +145,23 @@ def test_there_are_no_false_alarms():
         model(x, task="looked at").sum().backward()  # a gradient that stays there
         for _ in range(3):
             step(model, everything, x, "a")
+
+
+def test_another_thread_may_forget_meanwhile_that_a_task_ran(monkeypatch):
+    """A step looks at all models, those that other threads train too."""
+    x = torch.randn(6, 12)
+    model = sp.superpose(mlp(), tasks=2)
+    optimiser = OPTIMISERS["momentum"](model.parameters())
+    ran, has = private_state(model).ran, steps._has
+
+    def meanwhile(*asked):
+        ran.pop(1, None)
+        return has(*asked)
+
+    monkeypatch.setattr(steps, "_has", meanwhile)
+    for _ in range(2):
+        model(x, task=1).sum().backward()
+        ran.pop(1, None)  # so that it is the last
+        model(x, task=0).sum().backward()
+        model(x, task=1).sum().backward()
+        optimiser.step()
