@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +35,15 @@ class Pass:
         return {id(module) for module in modules(self.model)}
 
 
-_backward: dict[int, list[Pass]] = {}
-"""The passes that each running `backward()` goes back through, by its number."""
+class Passes(list[Pass]):
+    """Those that a `backward()` goes back through."""
+
+    def end(self) -> None:
+        """It is at its end, if it did not fail: then it forgets this list, and does not call it."""
+
+
+_backward: WeakValueDictionary[int, Passes] = WeakValueDictionary()
+"""The passes of each running `backward()`, by its number; it holds them itself."""
 
 
 def follow(made: Pass, outputs: Iterable[Tensor]) -> None:
@@ -43,13 +51,13 @@ def follow(made: Pass, outputs: Iterable[Tensor]) -> None:
 
     def begin(_: Any) -> None:
         number = torch._C._current_graph_task_id()
-        if number not in _backward:
-            _backward[number] = []
-            end = functools.partial(_backward.pop, number, None)
+        passes = _backward.get(number)
+        if passes is None:
+            passes = _backward[number] = Passes()
             engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(end)
-        if made not in _backward[number]:
-            _backward[number].append(made)
+            engine.queue_callback(passes.end)
+        if made not in passes:
+            passes.append(made)
 
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     nodes = {tensor.grad_fn for tensor in outputs if not wrapped(tensor)}
