@@ -131,6 +131,13 @@ def test_there_are_no_false_alarms():
             for optimiser in optimisers:
                 optimiser.step()
                 optimiser.zero_grad()
+        warming = sp.superpose(mlp(), tasks=["a", "b"])
+        optimisers = [torch.optim.SGD(warming.private_parameters(task), 0.0) for task in "ab"]
+        for _ in range(3):  # two tasks, whose optimisers step after both, and nothing is learned
+            for task in "ab":
+                warming(x, task=task).square().mean().backward()
+            for optimiser in optimisers:
+                optimiser.step()
         model.add_task("frozen")
         model.private_parameters("frozen")[0].requires_grad_(False)
         model.add_task("by hand")

@@ -77,8 +77,9 @@ def recomputed(layer: nn.Module) -> Selection | None:
     """The selection of the pass in which a layer is called again; None if there is no such pass."""
     if torch.compiler.is_compiling() or not _backward or not recomputing():
         return None
-    passes = _backward.get(torch._C._current_graph_task_id())
-    if passes is None:  # of a backward() inside another one
+    known = _backward.get(torch._C._current_graph_task_id())
+    passes: Iterable[Pass] = () if known is None else known
+    if known is None:  # it is a backward() inside another one
         passes = [one for several in list(_backward.values()) for one in several]
     found = [one.selection for one in passes if id(layer) in one.layers]
     if len(found) > 1 or any(selection is None for selection in found):

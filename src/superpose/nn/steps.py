@@ -70,11 +70,11 @@ def _after(optimiser: Optimizer, given: Any, options: Any) -> None:
         return
     _show(optimiser)
     for state, group, task, flat in _trained():
-        if not state.ran.get(task):
-            continue
         if _has(optimiser, flat):
-            state.ran[task], state.left_out[task] = False, PATIENCE
-        elif _leaves_out(optimiser, group, task, flat):
+            if task in state.ran:
+                state.ran[task] = False
+            state.left_out[task] = PATIENCE
+        elif state.ran.get(task) and _leaves_out(optimiser, group, task, flat):
             state.ran[task] = False
             state.left_out[task] = state.left_out.get(task, 0) + 1
             if state.left_out[task] == PATIENCE:
