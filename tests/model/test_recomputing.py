@@ -1,12 +1,15 @@
 """Activations that `torch.utils.checkpoint` computes again have the task that they had."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import superpose as sp
-from superpose.nn.recomputing import _backward
+from superpose.nn import recomputing
 
 MODES = {
     "reentrant": {"use_reentrant": True},
@@ -95,10 +98,10 @@ def test_several_tasks_in_one_gradient_are_refused(mode):
     both = model(x, task="a").sum() + model(x, task="b").square().sum()
     with pytest.raises(sp.SuperposeError, match=r"several tasks.*context_fn=superpose.same_task"):
         both.backward()
-    assert _backward  # PyTorch does not tell of its end
+    assert not recomputing._backward  # nothing is left of it
     wanted, found = gradients(made(None), x.detach(), alone), gradients(model, x.detach(), alone)
     torch.testing.assert_close(found, wanted)
-    assert not _backward  # and nothing is left of it
+    assert not recomputing._backward
     rows = model(x, task=["a", "b", "a", "b", "a"])  # grouped, as the second layer is read
     with pytest.raises(sp.SuperposeError, match="activations of several tasks"), model.task("a"):
         rows.sum().backward()
@@ -163,3 +166,41 @@ def test_a_tensor_that_is_read_by_a_hook_of_the_gradient_is_that_of_the_pass():
     y.sum().backward()
     assert torch.equal(seen[0], sp.unsuperpose(model, "a").second.weight)
     assert isinstance(model.second.weight, nn.Parameter)  # and after it, that of the layer
+
+
+class Failing(torch.autograd.Function):
+    """Has no gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("out of memory")
+
+
+def test_a_backward_that_fails_keeps_nothing():
+    """What it went back through would be held for ever, and be taken for that of later ones."""
+    model, x = made(MODES["reentrant"]), torch.randn(5, 6, requires_grad=True)
+    known = weakref.ref(model)
+    with pytest.raises(ValueError, match="out of memory"):
+        model(Failing.apply(x), task="b").sum().backward()
+    assert not recomputing._backward
+    alone(model, x)
+    del model
+    gc.collect()
+    assert known() is None
+
+
+def test_a_pass_leaves_no_garbage():
+    """Looking for it would stop training again and again."""
+    model, x = sp.superpose(nn.Linear(6, 3), tasks=2), torch.randn(5, 6)
+    model(x, task=0)
+    gc.collect()
+    gc.disable()
+    try:
+        model(x, task=0).sum().backward()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -1,5 +1,6 @@
 """Threads that share a model: what one tries out, the others do not see."""
 
+import signal
 import threading
 import time
 from functools import partial
@@ -34,7 +35,8 @@ def together(*functions):
         except BaseException as error:
             found[place] = error
 
-    threads = [threading.Thread(target=run, args=each) for each in enumerate(functions)]
+    each = enumerate(functions)
+    threads = [threading.Thread(target=run, args=one, daemon=True) for one in each]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -107,6 +109,55 @@ def test_a_trial_waits_for_passes_and_passes_wait_for_a_trial():
 
     together(passing, trying, late)
     assert order == ["nested", "pass", "trial begins", "trial ends", "late"]
+
+
+def test_a_trial_that_is_interrupted_while_it_waits_leaves_the_lock_free():
+    lock, ended, free = Lock(), threading.Event(), threading.Event()
+
+    def passing():
+        with lock.shared():
+            ended.wait(10)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def later():
+        with lock.shared():
+            free.set()
+
+    first = threading.Thread(target=passing)
+    first.start()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt), lock.alone():
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        ended.set()
+        first.join(10)
+    threading.Thread(target=later, daemon=True).start()
+    assert free.wait(10)
+
+
+def test_a_trial_inside_a_pass_does_not_wait_for_one_that_waits_for_the_pass():
+    inner = sp.superpose(nn.Linear(8, 8), tasks=3)
+    outer = sp.superpose(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), tasks=3)
+    inside = threading.Event()
+    x = torch.randn(6, 8)
+
+    def within(module, given):
+        if not inside.is_set():
+            inside.set()
+            time.sleep(0.2)  # the other thread comes to wait
+            inner(x, task=TASKS)
+
+    def after():
+        inside.wait(10)
+        outer(x, task=TASKS)
+
+    outer[0].register_forward_pre_hook(within)
+    together(lambda: outer(x, task=0), after)
 
 
 def test_a_pass_that_fails_leaves_the_lock_free():

@@ -9,6 +9,8 @@ import torch
 from networks import mlp
 
 import superpose as sp
+from superpose.model.superposed import private_state
+from superpose.nn import steps
 
 OPTIMISERS = {
     "momentum": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
@@ -129,6 +131,13 @@ def test_there_are_no_false_alarms():
             for optimiser in optimisers:
                 optimiser.step()
                 optimiser.zero_grad()
+        warming = sp.superpose(mlp(), tasks=["a", "b"])
+        optimisers = [torch.optim.SGD(warming.private_parameters(task), 0.0) for task in "ab"]
+        for _ in range(3):  # two tasks, whose optimisers step after both, and nothing is learned
+            for task in "ab":
+                warming(x, task=task).square().mean().backward()
+            for optimiser in optimisers:
+                optimiser.step()
         model.add_task("frozen")
         model.private_parameters("frozen")[0].requires_grad_(False)
         model.add_task("by hand")
@@ -143,3 +152,23 @@ def test_there_are_no_false_alarms():
         model(x, task="looked at").sum().backward()  # a gradient that stays there
         for _ in range(3):
             step(model, everything, x, "a")
+
+
+def test_another_thread_may_forget_meanwhile_that_a_task_ran(monkeypatch):
+    """A step looks at all models, those that other threads train too."""
+    x = torch.randn(6, 12)
+    model = sp.superpose(mlp(), tasks=2)
+    optimiser = OPTIMISERS["momentum"](model.parameters())
+    ran, has = private_state(model).ran, steps._has
+
+    def meanwhile(*asked):
+        ran.pop(1, None)
+        return has(*asked)
+
+    monkeypatch.setattr(steps, "_has", meanwhile)
+    for _ in range(2):
+        model(x, task=1).sum().backward()
+        ran.pop(1, None)  # so that it is the last
+        model(x, task=0).sum().backward()
+        model(x, task=1).sum().backward()
+        optimiser.step()

@@ -46,15 +46,18 @@ class Lock:
         thread = threading.get_ident()
         with self._changed:
             nested = thread in self._passing or self._trial == thread
-            if not nested:
+        if nested:
+            yield
+            return
+        try:
+            with self._changed:
                 self._changed.wait_for(lambda: self._trial is None)
                 self._trial = thread
                 self._changed.wait_for(lambda: not self._passing)
-        try:
             yield
-        finally:
-            if not nested:
-                with self._changed:
+        finally:  # also if it was interrupted while it waited
+            with self._changed:
+                if self._trial == thread:
                     self._trial = None
                     self._changed.notify_all()
 

@@ -9,7 +9,7 @@ and that is an error.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from threading import RLock
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,12 +43,9 @@ def find(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
     """The way for batches of this kind: looked up, or found out with a few rows of this one."""
     found = model.superposition.ways.get((way, batch.kind, batch.coincides))
     if found is None:
-        with _one_at_a_time, lock_of(model).alone():
+        with lock_of(model).alone():
             found = _found_out(model, batch, tasks, way)
     return found
-
-
-_one_at_a_time = RLock()  # whether `vmap` falls back on loops is said once for all threads
 
 
 def _found_out(model: Superposed, batch: Batch, tasks: list[int], way: str) -> Way:
@@ -243,17 +240,42 @@ def _reason(error: Exception) -> str:
     return text if len(text) <= 300 else f"{text[:300]} …"
 
 
+class _WithoutLoops:
+    """While it is entered, `vmap` does not fall back on loops, which is said for all threads.
+
+    Several threads may be inside. None of them waits for another: that one may wait for it, at the
+    lock of a model.
+    """
+
+    def __init__(self) -> None:
+        self._changing, self._inside, self._before = Lock(), 0, True
+
+    def __enter__(self) -> None:
+        functorch: Any = torch._C._functorch
+        with self._changing:
+            if not self._inside:
+                self._before = functorch._is_vmap_fallback_enabled()
+                functorch._set_vmap_fallback_enabled(False)
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        functorch: Any = torch._C._functorch
+        with self._changing:
+            self._inside -= 1
+            if not self._inside:
+                functorch._set_vmap_fallback_enabled(self._before)
+
+
+_without_loops = _WithoutLoops()
+
+
 def _mapped_quickly(
     model: Superposed, selection: Selection, batch: Batch, dims: Dims
 ) -> list[Tensor]:
     """An error where an operation has no rule of its own, and would be run row by row."""
     functorch: Any = torch._C._functorch
-    before = functorch._is_vmap_fallback_enabled()
-    functorch._set_vmap_fallback_enabled(False)
-    try:
+    with _without_loops:
         found = flatten(mapped(model, selection, batch, dims))[0]
-    finally:
-        functorch._set_vmap_fallback_enabled(before)
     if any(functorch.is_functorch_wrapped_tensor(tensor) for tensor in kept_by(model)):
         raise SuperposeError("the network keeps a tensor that depends on the row")
     return found

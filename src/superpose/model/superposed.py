@@ -338,8 +338,9 @@ class Superposed(nn.Module):
     @untraced
     def _followed(self, selection: Selection | None, returned: Any) -> Any:
         """What a pass returns; computed again for its gradient, it has the same selection."""
-        if torch.is_grad_enabled():
-            follow(Pass(self, selection), flatten(returned)[0])
+        if torch.is_grad_enabled():  # a tree leaves garbage, which one tensor need not
+            tensors = [returned] if isinstance(returned, Tensor) else flatten(returned)[0]
+            follow(Pass(self, selection), tensors)
         return returned
 
     @untraced

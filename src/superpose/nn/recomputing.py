@@ -10,8 +10,8 @@ import functools
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -35,31 +35,29 @@ class Pass:
         return {id(module) for module in modules(self.model)}
 
 
-class Backward(NamedTuple):
-    """A `backward()` that runs, and the passes that it goes back through."""
+class Passes(list[Pass]):
+    """Those that a `backward()` goes back through."""
 
-    thread: int
-    passes: list[Pass]
+    def end(self) -> None:
+        """It is at its end, if it did not fail: then it forgets this list, and does not call it."""
 
 
-_backward: dict[int, Backward] = {}
-"""Those that run now, by the number that PyTorch gave them."""
+_backward: WeakValueDictionary[int, Passes] = WeakValueDictionary()
+"""The passes of each running `backward()`, by its number; it holds them itself."""
 
 
 def follow(made: Pass, outputs: Iterable[Tensor]) -> None:
     """Let a `backward()` that begins at the outputs of a pass know of the pass."""
 
     def begin(_: Any) -> None:
-        number, thread = torch._C._current_graph_task_id(), get_ident()
-        if number not in _backward:
-            for failed in [n for n, one in list(_backward.items()) if one.thread == thread]:
-                _backward.pop(failed, None)
-            _backward[number] = Backward(thread, [])
-            end = functools.partial(_backward.pop, number, None)
+        number = torch._C._current_graph_task_id()
+        passes = _backward.get(number)
+        if passes is None:
+            passes = _backward[number] = Passes()
             engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(end)  # which is not called if an error ends it
-        if made not in _backward[number].passes:
-            _backward[number].passes.append(made)
+            engine.queue_callback(passes.end)
+        if made not in passes:
+            passes.append(made)
 
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     nodes = {tensor.grad_fn for tensor in outputs if not wrapped(tensor)}
@@ -79,11 +77,10 @@ def recomputed(layer: nn.Module) -> Selection | None:
     """The selection of the pass in which a layer is called again; None if there is no such pass."""
     if torch.compiler.is_compiling() or not _backward or not recomputing():
         return None
-    running = _backward.get(torch._C._current_graph_task_id())
-    if running is None:  # a backward() inside that of this thread
-        own = (one for one in list(_backward.values()) if one.thread == get_ident())
-        running = next(own, None)
-    passes = [] if running is None else running.passes
+    known = _backward.get(torch._C._current_graph_task_id())
+    passes: Iterable[Pass] = () if known is None else known
+    if known is None:  # it is a backward() inside another one
+        passes = [one for several in list(_backward.values()) for one in several]
     found = [one.selection for one in passes if id(layer) in one.layers]
     if len(found) > 1 or any(selection is None for selection in found):
         raise SuperposeError(

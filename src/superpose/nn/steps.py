@@ -70,11 +70,11 @@ def _after(optimiser: Optimizer, given: Any, options: Any) -> None:
         return
     _show(optimiser)
     for state, group, task, flat in _trained():
-        if not state.ran[task]:
-            continue
         if _has(optimiser, flat):
-            state.ran[task], state.left_out[task] = False, PATIENCE
-        elif _leaves_out(optimiser, group, task, flat):
+            if task in state.ran:
+                state.ran[task] = False
+            state.left_out[task] = PATIENCE
+        elif state.ran.get(task) and _leaves_out(optimiser, group, task, flat):
             state.ran[task] = False
             state.left_out[task] = state.left_out.get(task, 0) + 1
             if state.left_out[task] == PATIENCE:
@@ -85,13 +85,14 @@ def _hide(optimiser: Optimizer) -> None:
     hidden = _hidden.setdefault(optimiser, [])
     idle: dict[tuple[PrivateState, int], bool] = {}  # tasks without gradients need no more looks
     for state, _, task, flat in _trained():
-        waits = state.ran[task] or flat.grad is not None
-        idle[state, task] = idle.get((state, task), True) and not waits
-        if not state.ran[task] and waits and _has(optimiser, flat) and _is_zero(flat.grad):
-            hidden.append((flat, flat.grad))
-            flat.grad = None
+        ran, gradient = state.ran.get(task, False), flat.grad
+        idle[state, task] = idle.get((state, task), True) and not ran and gradient is None
+        if ran or gradient is None or not _has(optimiser, flat) or not _is_zero(gradient):
+            continue
+        hidden.append((flat, gradient))
+        flat.grad = None
     for (state, task), gone in idle.items():
-        if gone:
+        if gone and not state.ran.get(task):
             state.ran.pop(task, None)
 
 
@@ -108,7 +109,10 @@ def _has(optimiser: Optimizer, flat: Tensor) -> bool:
 
 
 def _trained() -> Iterator[tuple[PrivateState, Group, int, Any]]:
-    """The private parameters of all tasks that ran with gradients, of all models."""
+    """The private parameters of all tasks that ran with gradients, of all models.
+
+    Other threads may train some of them meanwhile, and forget that a task ran.
+    """
     with _watching:
         states = list(_states)
     for state in states:

@@ -13,7 +13,7 @@ from superpose.lab.experiments.recognition.mixture import Mixture
 from superpose.lab.experiments.recognition.protocol import Found, percent
 from superpose.learning.streams import Stream
 from superpose.model import private_state
-from superpose.nn.private import RECOGNITION
+from superpose.nn.flat import RECOGNITION
 from superpose.recognition import Evidence, Inputs, Outputs, Shortlist
 
 EVIDENCE: dict[str, Callable[[], Evidence]] = {

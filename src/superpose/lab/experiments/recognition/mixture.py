@@ -6,7 +6,7 @@ from torch import Tensor
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, layers, private_state
 from superpose.model.batch import Batch
-from superpose.nn.private import RECOGNITION
+from superpose.nn.flat import RECOGNITION
 from superpose.recognition import Evidence, Judged
 
 
