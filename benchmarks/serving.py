@@ -23,6 +23,7 @@ without tasks, without a model and without a protocol is taken away is where a r
 import asyncio
 import gc
 import json
+import os
 import platform
 import random
 import subprocess
@@ -480,6 +481,7 @@ class Benchmark:
             "command": f"python benchmarks/serving.py --rounds {self.rounds} "
             f"--seconds {self.seconds}",
             "threads": torch.get_num_threads(),
+            "cores": len(os.sched_getaffinity(0)),
             "torch": torch.__version__,
             "machine": platform.machine(),
             "goals": GOALS,

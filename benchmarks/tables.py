@@ -427,7 +427,7 @@ def serving_costs() -> str:
     for row in found:
         if row["clients"] == 32:
             tasks = "–" if row["kind"] in ("route", "reading") else row["tasks"]
-            costs = (f"{row[name]['median']:,.0f}" for name in shown)
+            costs = (f"{max(row[name]['median'], 0):,.0f}" for name in shown)
             lines.append(f"| `{row['kind']}` | {tasks} | {' | '.join(costs)} |")
     return "\n".join(lines)
 
