@@ -48,7 +48,7 @@ PRETRAINED = NaturalImages(
     network="efficientnet-lite0",
     steps=80,
     batch_size=24,
-    method="hadamard+projection+doubt",
+    method="hadamard+projection",
     options={
         "base": True,
         "min_inputs": 33,
