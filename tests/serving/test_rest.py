@@ -265,6 +265,10 @@ BAD = {
     "zero rows": (given(shape=[0, INPUTS], data=[]), "at least 1"),
     "a negative shape": (given(shape=[-1, INPUTS]), "not a list of whole numbers"),
     "a huge shape": (given(shape=[10**9, 10**9]), "data 16"),
+    "a huge shape of nothing": (given(shape=[2**63 - 1, 0], data=[]), "is not served"),
+    "a shape of many sizes": (given(shape=[1] * 100, data=[1.0]), "not a list of whole numbers"),
+    "a shape beyond all numbers": (given(shape=[2**62] * 5000), "not a list of whole numbers"),
+    "a shape of long numbers": (given(shape=[10**400] * 20), "not a list of whole numbers"),
     "a shape of text": (given(shape="16"), "not a list of whole numbers"),
     "too few numbers": (given(data=[1.0]), "has 16 numbers, data 1"),
     "text for numbers": (given(data=["1"] * INPUTS), "of type str does not fit FP32"),
@@ -275,6 +279,7 @@ BAD = {
     "ragged": (given(data=[[1.0], 2.0]), "side by side"),
     "parameters of another type": (given() | {"parameters": []}, "not an object"),
     "a timeout of text": (given() | {"parameters": {"timeout": "1"}}, "microseconds"),
+    "a timeout beyond all": (given() | {"parameters": {"timeout": 10**400}}, "microseconds"),
     "a task of another type": (given() | {"parameters": {"task": ["cats"]}}, "one task"),
     "another output": (given() | {"outputs": [{"name": "y"}]}, "there is no output 'y'"),
     "bytes that are not there": (

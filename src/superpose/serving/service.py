@@ -366,7 +366,7 @@ def _seconds(timeout: Any) -> float | None:
     """The parameter `timeout` is in microseconds, as Triton's; 0 is none."""
     if timeout is None or timeout == 0:
         return None
-    if type(timeout) is not int or timeout < 0:
+    if type(timeout) is not int or not 0 < timeout < 1 << 63:
         raise RequestError(400, "parameter timeout: give a whole number of microseconds")
     return timeout / 1e6
 

@@ -28,6 +28,7 @@ DATATYPES = {
     "FP32": torch.float32,
     "FP64": torch.float64,
 }
+MOST_SIZES = 64  # of a shape, as in NumPy
 NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 ARRAYS = {
     name: np.dtype("int16" if name == "BF16" else str(dtype).removeprefix("torch."))
@@ -94,7 +95,7 @@ def from_list(name: str, datatype: Any, shape: Any, data: Any) -> TensorData:
         array = _floats(numbers, datatype) if kind.is_floating_point else _whole(numbers, datatype)
     except OverflowError as error:
         raise RequestError(400, f"input {name!r}: a number does not fit {datatype}") from error
-    return TensorData(datatype, array.reshape(sizes))
+    return TensorData(datatype, _shaped(name, array, sizes))
 
 
 def from_bytes(name: str, datatype: Any, shape: Any, data: bytes | memoryview) -> TensorData:
@@ -112,13 +113,16 @@ def from_bytes(name: str, datatype: Any, shape: Any, data: bytes | memoryview) -
     _check_count(name, sizes, len(data) // kind.itemsize)
     if datatype == "BOOL" and any(byte > 1 for byte in set(data)):
         raise RequestError(400, f"input {name!r}: a byte of BOOL is 0 or 1")
-    return TensorData(datatype, np.frombuffer(data, kind).reshape(sizes))
+    return TensorData(datatype, _shaped(name, np.frombuffer(data, kind), sizes))
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
-    """A shape that a client gave: a list of whole numbers, none below 0."""
-    whole = type(shape) is list and set(map(type, shape)) <= {int}
-    if not whole or min(shape, default=0) < 0:
+    """A shape that a client gave: a list of whole numbers, not too many and none below 0.
+
+    The product of very many would take minutes.
+    """
+    whole = type(shape) is list and len(shape) <= MOST_SIZES and set(map(type, shape)) <= {int}
+    if not whole or min(shape, default=0) < 0 or max(shape, default=0) >= 1 << 63:
         raise RequestError(400, f"shape {_short(shape)} is not a list of whole numbers")
     return tuple(shape)
 
@@ -165,6 +169,18 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
         raise RequestError(
             400, f"input {name!r}: shape {list(shape)} has {math.prod(shape)} numbers, data {count}"
         )
+
+
+def _shaped(name: str, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    try:
+        return array.reshape(shape)
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # a size that is too large, of none
+        raise RequestError(
+            400, f"input {name!r}: shape {_short(list(shape))} is not served: {error}"
+        ) from error
 
 
 def _short(value: Any) -> str:
