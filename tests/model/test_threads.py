@@ -85,18 +85,18 @@ def test_a_trial_waits_for_passes_and_passes_wait_for_a_trial():
     inside, waiting, begun = threading.Event(), threading.Event(), threading.Event()
 
     def passing():
-        with lock.shared():
+        with lock.shared:
             inside.set()
             waiting.wait(10)
             time.sleep(0.1)
-            with lock.shared(), lock.alone():  # of its own, inside: it would wait for itself
+            with lock.shared, lock.alone():  # of its own, inside: it would wait for itself
                 order.append("nested")
             order.append("pass")
 
     def trying():
         inside.wait(10)
         waiting.set()
-        with lock.alone(), lock.alone(), lock.shared():
+        with lock.alone(), lock.alone(), lock.shared:
             order.append("trial begins")
             begun.set()
             time.sleep(0.2)
@@ -104,7 +104,7 @@ def test_a_trial_waits_for_passes_and_passes_wait_for_a_trial():
 
     def late():
         begun.wait(10)
-        with lock.shared():
+        with lock.shared:
             order.append("late")
 
     together(passing, trying, late)
@@ -115,14 +115,14 @@ def test_a_trial_that_is_interrupted_while_it_waits_leaves_the_lock_free():
     lock, ended, free = Lock(), threading.Event(), threading.Event()
 
     def passing():
-        with lock.shared():
+        with lock.shared:
             ended.wait(10)
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
     def later():
-        with lock.shared():
+        with lock.shared:
             free.set()
 
     first = threading.Thread(target=passing)
@@ -162,8 +162,8 @@ def test_a_trial_inside_a_pass_does_not_wait_for_one_that_waits_for_the_pass():
 
 def test_a_pass_that_fails_leaves_the_lock_free():
     lock = Lock()
-    for hold in (lock.shared, lock.alone):
-        with pytest.raises(ValueError, match="it fails"), hold():
+    for held in (lock.shared, lock.alone()):
+        with pytest.raises(ValueError, match="it fails"), held:
             raise ValueError("it fails")
     with lock.alone():
         pass

@@ -333,7 +333,7 @@ class Superposed(nn.Module):
     @untraced
     def _passing(self) -> AbstractContextManager[None]:
         """No other thread tries out ways of the network meanwhile."""
-        return lock_of(self).shared()
+        return lock_of(self).shared
 
     @untraced
     def _followed(self, selection: Selection | None, returned: Any) -> Any:

@@ -46,7 +46,8 @@ class PrivateState(nn.Module):
         watch(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        empty: dict[str, Any] = {"names": {}, "ran": {}, "left_out": {}}  # in older pickles
+        super().__setstate__(empty | state)  # type: ignore[no-untyped-call]
         watch(self)
 
     def extend(self, parts: list[Part], tasks: Iterable[int]) -> None:
