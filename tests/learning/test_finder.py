@@ -141,7 +141,7 @@ def test_a_run_goes_on_as_it_was_started(tmp_path):
         learn(tmp_path, method("binary", recognise=True), stop=stop_after(5))
     options = {"lr": 1e-2, "display": Quiet(), "evaluate_every": 7, "resume": True}
     told = method("binary", recognise=True)
-    with pytest.raises(sp.SuperposeError, match="started with tasks found"):
+    with pytest.raises(sp.SuperposeError, match="started with tasks='found', not None"):
         train(make_net(dropout=0.2), Recurring(), told, out=tmp_path, **options)
 
 

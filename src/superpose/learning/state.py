@@ -75,12 +75,6 @@ class Training:
 
     def load(self, saved: dict[str, Any]) -> None:
         """Go on from what `save` told."""
-        if ("found" in saved) != (self.finder is not None):
-            raise SuperposeError(
-                "the run was started with tasks "
-                + ("found" if "found" in saved else "told")
-                + ": continue with the same setting, or choose another directory"
-            )
         if self.finder is not None:
             self.finder.load_state_dict(saved["found"])
         self.model.load_state_dict(saved["model"])
