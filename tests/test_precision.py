@@ -94,3 +94,14 @@ def test_scales_are_those_of_rows_unless_it_is_said():
     for some in (by_row, by_column):
         again = restored(some, {"w": torch.float32})["w"]
         torch.testing.assert_close(again, tensor, rtol=0, atol=40 / LARGEST / 2)
+
+
+def test_channels_of_a_transposed_convolution_that_is_depthwise_have_a_scale_each(tmp_path):
+    net = torch.nn.ConvTranspose2d(4, 4, 3, groups=4, bias=False)
+    with torch.no_grad():
+        net.weight.mul_(torch.tensor([1.0, 1e-1, 1e-2, 1e-4]).view(4, 1, 1, 1))
+    model = sp.superpose(net, "binary", tasks=2)
+    sp.save(model, tmp_path / "eight.safetensors", dtype=torch.int8)
+    found = sp.load(tmp_path / "eight.safetensors", net).weight
+    error = (found - model.weight).abs().amax((1, 2, 3)) / model.weight.abs().amax((1, 2, 3))
+    assert error.max() < 0.01

@@ -232,7 +232,12 @@ class TransposedConv(ConvLayer):
         return blocks.transpose(-3, -2).flatten(-4, -3).unflatten(-1, self.kernel_size)
 
     def dims_of_inputs(self, name: str) -> tuple[int, ...]:
-        """All but the second, where the outputs of a group are."""
+        """All but the second, where the outputs are.
+
+        With groups, the second is of several outputs, one of each group, and a row is of one group.
+        """
+        if self.groups > 1:
+            return super().dims_of_inputs(name)
         return (0, *range(2, self.stored(name).ndim))
 
     def forward(
