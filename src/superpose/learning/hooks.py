@@ -32,7 +32,7 @@ class Hook:
     """
 
     pace = 1.0
-    """What the learning rate is multiplied with."""
+    """What the learning rate of all that tasks share is multiplied with."""
 
     def begin(self, model: nn.Module) -> None:
         """Take notice of the model."""

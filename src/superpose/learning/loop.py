@@ -28,7 +28,7 @@ from superpose.learning.run_directory import RunDirectory
 from superpose.learning.state import Training
 from superpose.learning.streams import Segment, Stream, described, segments
 from superpose.learning.tensorboard import TensorBoard, writer_class
-from superpose.model import Superposed
+from superpose.model import Superposed, private_state
 
 SHOW_EVERY = 0.2  # seconds
 CHECK_EVERY = 100  # steps
@@ -118,8 +118,11 @@ def train(
     finder = Finder(model) if tasks == FOUND else None
     select: Select = chosen.select if finder is None else "found"
     trained = [p for p in model.parameters() if p.requires_grad]
-    updates = make_optimiser(optimiser, _grouped(model, trained, lr, rank_lr), lr)
+    groups = _groups(model, trained, optimiser, lr, rank_lr)
+    updates = make_optimiser(optimiser, groups, lr)
     rates = [group["lr"] for group in updates.param_groups]
+    private = _private(model)
+    is_private = [all(id(p) in private for p in group["params"]) for group in updates.param_groups]
     hook = chosen.hook
     hook.begin(model)
     training = Training(model, updates, hook, finder)
@@ -159,8 +162,9 @@ def train(
         state, finished = together.agree((None, None) if run is None else (run.state, run.result))
         clock = Clock({} if run is None else run.timings)
         if state is not None:
-            training.load(state)
-            if finished is not None and training.step == len(stream):
+            ended = finished is not None and state["step"] == len(stream)
+            training.load(state, to_go_on=not ended)
+            if ended:
                 if finder is not None:
                     finder.trim()
                 return Outcome(model, finished, {} if run is None else run.timings)
@@ -187,8 +191,8 @@ def train(
                 if reset and begins:
                     updates.state.clear()
                 share = factor((step - part.start) / (part.stop - part.start))
-                for group, rate in zip(updates.param_groups, rates, strict=True):
-                    pace = 1.0 if group.get("is_low_rank") else hook.pace
+                for group, rate, alone in zip(updates.param_groups, rates, is_private, strict=True):
+                    pace = 1.0 if alone else hook.pace
                     group["lr"] = rate * (pace * share)
 
                 batch = together.share(hook.before_forward(labelled))
@@ -257,18 +261,39 @@ class Learned:
             yield Labelled(*self.stream.batch(step), select=self.select)
 
 
-def _grouped(
-    model: nn.Module, trained: list[nn.Parameter], lr: float, rank_lr: float | None
+def _groups(
+    model: nn.Module,
+    trained: list[nn.Parameter],
+    optimiser: Optimiser,
+    lr: float,
+    rank_lr: float | None,
 ) -> list[Any]:
-    """What an optimiser is given: all that learns, low-rank parts apart if they have a rate."""
-    if rank_lr is None:
-        return list(trained)
-    if not isinstance(model, Superposed) or not model.summary().low_rank:
-        raise SuperposeError(f"rank_lr={rank_lr}: the model has no low-rank parts")
-    if not 0 < rank_lr < float("inf"):
-        raise SuperposeError(f"rank_lr={rank_lr}: a learning rate is a number above 0")
-    weights, low_rank = model.parameter_groups(lr, rank_lr=rank_lr)
-    return [weights, {**low_rank, "is_low_rank": True}]  # they have all the room there is
+    """What an optimiser is given: what tasks share, what is their own, and their low-rank parts.
+
+    A callable is given parameters to group as it likes; low-rank parts are apart if they have a
+    rate.
+    """
+    low_rank: list[dict[str, Any]] = []
+    if rank_lr is not None:
+        if not isinstance(model, Superposed) or not model.summary().low_rank:
+            raise SuperposeError(f"rank_lr={rank_lr}: the model has no low-rank parts")
+        if not 0 < rank_lr < float("inf"):
+            raise SuperposeError(f"rank_lr={rank_lr}: a learning rate is a number above 0")
+        low_rank = model.parameter_groups(lr, rank_lr=rank_lr)[1:]
+    apart = {id(p) for group in low_rank for p in group["params"]}
+    rest = [p for p in trained if id(p) not in apart]
+    if not isinstance(optimiser, str):
+        return [{"params": rest}, *low_rank] if low_rank else rest
+    own = _private(model)
+    shared = {"params": [p for p in rest if id(p) not in own]}
+    private = {"params": [p for p in rest if id(p) in own]}
+    return [group for group in (shared, private, *low_rank) if group["params"]]
+
+
+def _private(model: nn.Module) -> set[int]:
+    """The identities of the parameters that are a task's own."""
+    state = private_state(model) if isinstance(model, Superposed) else nn.Module()
+    return {id(parameter) for parameter in state.parameters()}
 
 
 def _together(model: nn.Module, stream: Stream) -> list[float]:

@@ -6,8 +6,9 @@ eigenvalue of one, the gradient G of a layer's weight (outputs, inputs) becomes
 
     G P  with  P = (I + strength · Λ)⁻¹.
 
-The usual optimisers scale a gradient to the size of its steps again, so the learning rate is
-multiplied with √(tr P / M), M being the inputs: tasks tread more lightly as room gets scarce.
+The usual optimisers scale a gradient to the size of its steps again, so the learning rate of what
+tasks share is multiplied with √(tr P / M), M being the inputs: tasks tread more lightly as room
+gets scarce.
 
 Contexts and projection need each other: contexts turn the tasks' inputs apart, so that a direction
 that one task needs is one that another can do without, and projection takes care of those few

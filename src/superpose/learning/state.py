@@ -73,12 +73,19 @@ class Training:
             **({} if self.finder is None else {"found": self.finder.state_dict()}),
         }
 
-    def load(self, saved: dict[str, Any]) -> None:
-        """Go on from what `save` told."""
+    def load(self, saved: dict[str, Any], to_go_on: bool = True) -> None:
+        """Go on from what `save` told, or only read what was learned."""
         if self.finder is not None:
             self.finder.load_state_dict(saved["found"])
         self.model.load_state_dict(saved["model"])
-        self.optimiser.load_state_dict(saved["optimiser"])
+        if to_go_on:
+            try:
+                self.optimiser.load_state_dict(saved["optimiser"])
+            except ValueError as error:
+                raise SuperposeError(
+                    f"the optimiser of the run that is resumed was of another kind ({error}): an "
+                    "earlier version may have made it; go on with that one, or start again"
+                ) from error
         self.hook.load_state_dict(saved["penalty"])
         _set_random_state(saved["random"])
         self.step, self._steps = saved["step"], saved["steps"]
