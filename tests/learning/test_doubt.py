@@ -31,8 +31,9 @@ def test_wrong_contexts_are_doubtful_and_the_right_one_is_not():
     assert doubting.result["last_task"] > 0.9
 
 
-def test_the_loss_is_that_of_uniform_targets_under_other_contexts():
-    model = sp.superpose(make_net(), "binary", tasks=2)
+@pytest.mark.parametrize("tasks", [2, [1, 0]])
+def test_the_loss_is_that_of_uniform_targets_under_other_contexts(tasks):
+    model = sp.superpose(make_net(), "binary", tasks=tasks)
     hook = Doubt(strength=2.0, samples=5)
     hook.begin(model)
     x, y = torch.randn(9, 8), torch.zeros(9, dtype=torch.int64)
@@ -63,6 +64,17 @@ def test_tasks_that_have_not_begun_are_still_their_base():
                   stop=stop_after(steps))  # fmt: skip
         is_base = [torch.equal(model(x, task=task), net(x)) for task in range(3)]
         assert is_base == [False] * begun + [True] * (3 - begun)
+
+
+@pytest.mark.parametrize("names", [[1, 0, 2], [2, 0, 1]])
+def test_names_may_be_numbers_of_other_tasks(names):
+    net = make_net(units=128)
+    model = sp.superpose(net, "hadamard", tasks=names, base=True)
+    x = make_stream(rows=256).test(0)[0]
+    with pytest.raises(sp.learning.Interrupted):
+        train(model, make_stream(period=150, rows=256), "doubt", lr=3e-3, display=Quiet(),
+              stop=stop_after(20))  # fmt: skip
+    assert [torch.equal(model(x, task=task), net(x)) for task in range(3)] == [False, True, True]
 
 
 def test_tasks_that_have_begun_are_doubtful_of_each_others_rows():

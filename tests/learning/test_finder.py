@@ -215,6 +215,15 @@ def test_wrong_use_is_told(options, told):
         learn(**options)
 
 
+@pytest.mark.parametrize("names", [[1, 0, 2], [0, 1, 5], ["a", "b", "c", "d"]])
+def test_contexts_that_are_not_in_order_are_refused(names):
+    model = sp.superpose(make_net(), "binary", tasks=names)
+    if isinstance(names[0], str):
+        model.remove_task("b")
+    with pytest.raises(sp.SuperposeError, match="in the order of their numbers"):
+        train(model, make_stream(), tasks="found", lr=1e-3, display=Quiet())
+
+
 def test_contexts_do_not_proliferate_without_end(monkeypatch):
     monkeypatch.setattr("superpose.learning.loop.MOST_CONTEXTS", 5)
     with pytest.raises(sp.SuperposeError, match="all 5 contexts were begun"):

@@ -9,6 +9,7 @@ from torch import nn
 
 import superpose as sp
 from superpose.recognition import Evidence, Inputs, Judged, Outputs, Shortlist, Statistics
+from superpose.recognition.evidence import as_batch
 
 NAMES = ["a", "b", "c", "d"]
 SHIFTS = dict(zip(NAMES, torch.randn(4, 12, generator=torch.manual_seed(5)) * 2, strict=True))
@@ -154,8 +155,50 @@ def test_without_statistics_it_goes_by_outputs_and_says_so():
     assert learned().recognise(mixed(3)[0]).evidence == "outputs"
 
 
-def test_mixed_batches_are_run_in_chunks_of_rows_and_tasks(monkeypatch):
+def test_outputs_of_many_rows_take_a_pass_for_each_task_and_of_few_rows_one():
+    model, (x, _) = learned(), mixed()
+    asked = []
+    handle = model.register_forward_pre_hook(
+        lambda module, given, named: asked.append(named["task"]), with_kwargs=True
+    )
+    many = model.recognise(x, evidence="outputs")
+    assert asked == NAMES
+    asked.clear()
+    few = model.recognise(x[:3], evidence="outputs")
+    assert asked == [NAMES * 3]
+    handle.remove()
+    torch.testing.assert_close(few.scores, many.scores[:3])
+
+
+def test_rows_may_be_asked_of_tasks_of_their_own():
     model, (x, _) = learned(), mixed(5)
+    all_scores = model.recognise(x, evidence="outputs").scores
+    theirs = torch.stack([torch.arange(20) % 4, (torch.arange(20) + 1) % 4], 1)
+    with torch.no_grad():
+        judged = Outputs().judge(model, as_batch(model, (x,), {}), theirs)
+    torch.testing.assert_close(judged.scores, all_scores.gather(1, theirs))
+
+
+@pytest.mark.parametrize("evidence", ["outputs", "inputs"])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_names_may_be_numbers_of_other_tasks(evidence, rows):
+    named = sp.superpose(mlp(), "hadamard", tasks=["a", "b", "c"], recognise="layers.3")
+    numbered = sp.superpose(mlp(), "hadamard", tasks=[2, 0, 1], recognise="layers.3")
+    numbered.load_state_dict(named.state_dict())
+    for model, names in ((named, ["a", "b", "c"]), (numbered, [2, 0, 1])):
+        for name, place in zip(names, "abc", strict=True):
+            model.begin(name)
+            model.remember(inputs(place), task=name)
+    x = inputs("c", rows)
+    expected = named.recognise(x, evidence=evidence)
+    found = numbered.recognise(x, evidence=evidence)
+    torch.testing.assert_close(found.scores, expected.scores)
+    assert found.task == [{"a": 2, "b": 0, "c": 1}[name] for name in expected.task]
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_outputs_are_found_in_chunks_of_rows(monkeypatch, rows):
+    model, x = learned(), mixed(5)[0][:rows]
     expected = model.recognise(x, evidence="outputs").scores
     monkeypatch.setattr("superpose.recognition.outputs.AT_ONCE", 7)
     torch.testing.assert_close(model.recognise(x, evidence="outputs").scores, expected)

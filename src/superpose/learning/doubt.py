@@ -50,15 +50,18 @@ class Doubt(Hook):
         """
         some = batch.by_row()[: self.samples]
         assert isinstance(some.context, Tensor)
-        given = some.context.cpu().contiguous()
+        known = self.model.superposition
+        given = torch.tensor([known.number(context) for context in some.context.tolist()])
         numbers = self._begun(given)
         if len(numbers) < 2:
             return loss
         own = torch.searchsorted(numbers, given)
         moved = torch.randint(1, len(numbers), own.shape, generator=self.generator)
         wrong = numbers[(own + moved) % len(numbers)]
+        names = {number: name for name, number in known.names.items()}
+        asked = [names[number] for number in wrong.tolist()]
         with evaluating(self.model):  # or wrong inputs would count as what the task has seen
-            doubtful = self.model(some.x, task=wrong)
+            doubtful = self.model(some.x, task=asked)
         uncertain: Tensor = -doubtful.log_softmax(1).mean()
         return loss + self.strength * uncertain
 

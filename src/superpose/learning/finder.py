@@ -50,6 +50,15 @@ class Finder:
                 "tasks='found' begins a context for each task that it finds, so it needs a "
                 "superposed network: use a family as method, such as binary"
             )
+        names = model.superposition.names.items()
+        if any(
+            n != k or (name != k and isinstance(name, int)) for k, (name, n) in enumerate(names)
+        ):
+            raise SuperposeError(
+                "tasks='found' takes contexts in the order of their numbers, and some tasks were "
+                "removed, or have the numbers of others as names: give a network that is made with "
+                "tasks=N, or with names that are texts"
+            )
         self.model = model
         if model.superposition.conversion.recognise is None:
             keep(model, Statistics(most=FIRST_ROWS))

@@ -115,7 +115,7 @@ def inputs_of(model: Superposed, layer: Layer, number: int, batch: Batch) -> Rea
     ]
     inputs, options = batch.take(torch.arange(batch.rows))
     try:
-        model(*inputs, task=number, **options)
+        model(*inputs, task=names_of(model)[number], **options)
     except _Enough:
         pass
     except (RuntimeError, TypeError, IndexError) as error:

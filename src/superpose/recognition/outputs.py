@@ -13,7 +13,7 @@ from superpose.model import Superposed, private_state
 from superpose.model.batch import Batch
 from superpose.nn.flat import LEARNED
 from superpose.recognition.evidence import Evidence, Judged
-from superpose.recognition.inputs import told
+from superpose.recognition.inputs import names_of, told
 
 AT_ONCE = 1024  # rows of a mixed batch
 
@@ -36,9 +36,10 @@ MEASURES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Outputs(Evidence):
-    """The outputs of a classifier under the context of each task, as mixed batches.
+    """The outputs of a classifier under the context of each task.
 
-    Nothing is stored for it, and it takes a forward pass for each row and task.
+    Nothing is stored for it, and it takes a forward pass for each row and task: all rows in one
+    task after another, or, if rows are few or have tasks of their own, as mixed batches.
     """
 
     def __init__(self, measure: str = "log-sum-exp") -> None:
@@ -49,19 +50,28 @@ class Outputs(Evidence):
     def judge(self, model: Superposed, batch: Batch, tasks: Tensor) -> Judged:
         """Run every row in each of its tasks."""
         _check_begun(model, tasks.unique().tolist())
-        rows = torch.arange(batch.rows).repeat_interleave(tasks.shape[1])
-        measure, each = MEASURES[self.measure], tasks.flatten()
+        names, rows = names_of(model), torch.arange(batch.rows)
+        if tasks.shape[1] <= batch.rows and bool((tasks == tasks[0]).all()):
+            columns = [
+                torch.cat(
+                    [self._score(model, batch, some, names[n]) for some in rows.split(AT_ONCE)]
+                )
+                for n in tasks[0].tolist()
+            ]
+            return Judged(torch.stack(columns, 1))
+        each = rows.repeat_interleave(tasks.shape[1])
         scores = [
-            measure(logits(run(model, batch, some, each[start : start + AT_ONCE]), len(some)))
-            for start, some in zip(range(0, len(rows), AT_ONCE), rows.split(AT_ONCE), strict=True)
+            self._score(model, batch, some, [names[n] for n in theirs.tolist()])
+            for some, theirs in zip(
+                each.split(AT_ONCE), tasks.flatten().split(AT_ONCE), strict=True
+            )
         ]
         return Judged(torch.cat(scores).view(tasks.shape))
 
-
-def run(model: Superposed, batch: Batch, rows: Tensor, tasks: Tensor) -> Any:
-    """The outputs of some rows, each in the task beside it."""
-    inputs, options = batch.take(rows)
-    return model(*inputs, task=tasks.tolist(), **options)
+    def _score(self, model: Superposed, batch: Batch, rows: Tensor, task: Any) -> Tensor:
+        """How sure the outputs of some rows are, in one task, or in a task each."""
+        inputs, options = batch.take(rows)
+        return MEASURES[self.measure](logits(model(*inputs, task=task, **options), len(rows)))
 
 
 def logits(outputs: Any, rows: int) -> Tensor:
