@@ -84,23 +84,9 @@ def families() -> str:
     return "\n".join(lines)
 
 
-def centring() -> str:
-    """Permuting MNIST, 20 tasks, 256 units: what centring does for families."""
-    lines = ["| family | `centre` | when learned | mean of all 20 | numbers a task | seeds |"]
-    lines.append("|---" * 6 + "|")
-    for family, centre in itertools.product(("binary", "hadamard"), ("none", "rows", "task")):
-        centred = f"{family}-private-per-task-centre-{centre}-t20-e1000"
-        plain = f"{family}-u256-t20"  # without biases
-        name = plain if centre == "none" else centred
-        results = list(by_seed(ROOT / "results/runs/permuting-mnist" / name).values())
-        if results:
-            names = ("mean_when_learned", "mean_all")
-            cells = [told([100 * result[name] for result in results]) for name in names]
-            kept = f"{results[0]['numbers']['private_per_task']:,}"
-            lines.append(
-                f"| `{family}` | {centre} | {' | '.join(cells)} | {kept} | {len(results)} |"
-            )
-    return "\n".join(lines)
+def own_numbers() -> str:
+    """Permuting MNIST, 256 units: what numbers of each task's own add."""
+    return reproduced("own-numbers", without=("size", "first_task"))
 
 
 def recognised() -> str:
@@ -131,9 +117,14 @@ def natural() -> str:
 
 def found_tasks(*names: str, without: tuple[str, ...] = ()) -> str:
     """What was measured for `superpose reproduce recognise-…`, some columns left out."""
+    return reproduced(*(f"recognise-{name}" for name in names), without=without)
+
+
+def reproduced(*names: str, without: tuple[str, ...]) -> str:
+    """Tables of `superpose reproduce` as one, without rows that have no runs and some columns."""
     tables = []
     for name in names:
-        found = json.loads((ROOT / f"results/paper/recognise-{name}.json").read_text())
+        found = json.loads((ROOT / f"results/paper/{name}.json").read_text())
         columns = [column for column in found["columns"] if column["key"] not in without]
         rows = [row for row in found["rows"] if row["seeds"]]
         tables.append(found | {"columns": columns, "rows": rows})
@@ -505,7 +496,7 @@ TABLES = {
     "speed": speed,
     "first use": first_use,
     "families": families,
-    "centring": centring,
+    "own numbers": own_numbers,
     "recognised": recognised,
     "evidence": evidence,
     "doubt": doubt,

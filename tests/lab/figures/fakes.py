@@ -31,6 +31,7 @@ def fake(root: Path, settings: Settings, start: float = 0.95, end: float = 0.8) 
         "mean_all": fmean(final),
         "mean_when_learned": start,
         "final": final,
+        "numbers": {"stored": 1000, "private_per_task": 10 * full.rank, "penalty": 0},
     }
     path = place(root, settings)
     path.mkdir(parents=True)

@@ -14,7 +14,7 @@ from superpose.lab.figures import (
     runs,
 )
 from superpose.lab.figures.items import ITEMS
-from superpose.lab.figures.runs import KEPT, Finished, Wanted, folder, place
+from superpose.lab.figures.runs import KEPT, Finished, Wanted, finished, folder, place
 from superpose.learning.run_directory import locked
 
 
@@ -60,6 +60,11 @@ def test_runs_of_different_settings_have_different_folders() -> None:
         {"gain": 2.0},
         {"label_smoothing": 0.1},
         {"evaluate_every": 7},
+        {"private": "per-task"},
+        {"centre": "rows"},
+        {"min_inputs": 64},
+        {"rank": 2},
+        {"rank": 2, "rank_lr": 0.01},
     ]
     folders = {folder(replace(base, **change)) for change in changed}
     assert len(folders | {folder(base)}) == len(changed) + 1
@@ -72,6 +77,15 @@ def test_another_run_in_the_place_is_refused(tmp_path: Path) -> None:
     config.write_text(config.read_text().replace('"units": 256', '"units": 64'))
     with pytest.raises(SuperposeError, match="units=64, not 256"):
         Finished(tmp_path).of(settings)
+
+
+def test_a_run_without_a_rate_for_low_rank_parts_is_not_one_with_it(tmp_path: Path) -> None:
+    settings = Settings(experiment="permuting-mnist", rank=2, rank_lr=3e-3)
+    fake(tmp_path, settings)
+    config = place(tmp_path, settings) / "config.json"
+    config.write_text(config.read_text().replace('"rank_lr": 0.003, ', ""))
+    with pytest.raises(SuperposeError, match=r"rank_lr=None, not 0\.003"):
+        finished(tmp_path, settings)
 
 
 def test_runs_from_elsewhere_are_adopted(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> O
         chosen,
         optimiser=settings.optimiser,
         lr=settings.lr,
+        rank_lr=settings.rank_lr,
         schedule=settings.schedule,
         reset=settings.reset,
         label_smoothing=settings.label_smoothing,
@@ -96,9 +97,13 @@ def run(job: Job, display: Display, stop: Callable[[], bool] | None = None) -> O
 
 
 def _about(settings: Settings) -> dict[str, Any]:
-    """What a run is noted by: where data are does not matter, and tasks are told as ever."""
-    told = ("data_dir",) if settings.tasks_found else ("data_dir", "tasks_found")
-    return {name: value for name, value in asdict(settings).items() if name not in told}
+    """What a run is noted by: not where data are, nor settings of later days that are not used."""
+    told = asdict(settings)
+    del told["data_dir"]
+    for name in ("tasks_found", "rank_lr"):
+        if not told[name]:
+            del told[name]
+    return told
 
 
 def side_by_side(

@@ -62,6 +62,8 @@ class Settings:
     """Layers with fewer inputs than this are private to each task."""
     rank: int = 0
     """The rank of a low-rank part that each task has in every layer, as in LoRA."""
+    rank_lr: Annotated[float | None, unset("FLOAT", "that of the weights")] = None
+    """The learning rate of low-rank parts."""
     tasks: Annotated[int | None, unset("INT", "50; rotating 1; icifar 5")] = None
     """The number of tasks."""
     steps: Annotated[int | None, unset("INT", "1000; rotating 50000; icifar 20000")] = None

@@ -26,6 +26,7 @@ FigureName = Literal[
     "recipe",
     "icifar-recipe",
     "ours",
+    "own-numbers",
     "recognise-permuted-10",
     "recognise-permuted-50",
     "recognise-permuted-250",

@@ -19,6 +19,7 @@ from superpose.lab.figures.variants import (
     large_runs,
     method_runs,
     our_runs,
+    own_runs,
     recipe_runs,
     rotating_runs,
     size_runs,
@@ -147,6 +148,14 @@ ITEMS: dict[str, Item] = {
         curves.changes,
         our_runs,
         accuracy.ours,
+        MEAN,
+    ),
+    "own-numbers": Learned(
+        "not in the paper",
+        "What a few numbers of each task's own add",
+        curves.changes,
+        own_runs,
+        accuracy.own,
         MEAN,
     ),
     "recognise-permuted-10": Recognised(

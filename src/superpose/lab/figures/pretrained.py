@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,6 +27,9 @@ COLOURS = {
     "scrambled": "#009E73",
 }
 EIGHT = ", 8 bits"
+OURS = ("superposed", "scrambled")
+BREAKS = re.compile(r" (?=without)|(?<=,) (?=layers|centred)|(?<=superposed,) |(?<=base,) ")
+ON_THE_PLANE = (*OURS, "lora")  # the others are a line, and far below
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ def words(about: dict[str, Any]) -> str:
     }
     parts = [names[given["method"]]]
     parts += [f"rank {given['rank']}"] if given["rank"] else []
-    if given["method"] in ("superposed", "scrambled"):
+    if given["method"] in OURS:
         strength = f" of strength {given['strength']}" if "strength" in given else ""
         parts += [f"projection{strength}"] if given["projection"] else []
         parts += [f"centred by {given['centre']}"] if given["centre"] else []
@@ -185,7 +189,7 @@ def table(found: Sequence[Point]) -> str:
             "|---" * 8 + "|",
         ]
         for point in (one for one in found if one.net == net and not one.label.endswith(EIGHT)):
-            beside = rival(point, found) if point.method in ("superposed", "scrambled") else None
+            beside = rival(point, found) if point.method in OURS else None
             other = f"{beside.words.removeprefix('LoRA, ')}: {_told(beside.end)}" if beside else ""
             small = rounded.get((point.net, point.tasks, point.label + EIGHT))
             eight = f"{_told(small.end)}, {small.total / small.network:.2f}" if small else ""
@@ -214,7 +218,7 @@ def draw(results: Path) -> None:
         (net, tasks)
         for net in TITLES
         for tasks in sorted({p.tasks for p in whole if p.net == net})
-        if any((p.net, p.tasks) == (net, tasks) and p.method != "lora" for p in whole)
+        if len({p.method for p in whole if (p.net, p.tasks) == (net, tasks)}) > 1
     ]
     rows = (len(panels) + 1) // 2
     with style.style():
@@ -232,6 +236,9 @@ def draw(results: Path) -> None:
 def _panel(axes: Any, found: Sequence[Point]) -> None:
     """Accuracy against bytes; LoRA of growing rank is a line, and separate networks a bound."""
     axes.set(xlabel="bytes of all tasks, in networks", ylabel="accuracy at the end, %")
+    places = [point.total / point.network for point in found if point.method in ON_THE_PLANE]
+    middle = (min(places) + max(places)) / 2
+    ours = [point.mean for point in found if point.method in OURS]
     for point in found:
         colour, at = COLOURS[point.method], (point.total / point.network, point.mean)
         if point.method == "separate":
@@ -240,24 +247,21 @@ def _panel(axes: Any, found: Sequence[Point]) -> None:
                 point.words, (0.01, point.mean), (0, 3), xycoords=axes.get_yaxis_transform(),
                 textcoords="offset points", fontsize=7, color=colour,
             )  # fmt: skip
-        elif point.method in ("superposed", "scrambled"):
+        elif point.method in OURS:
             axes.plot(*at, color=colour, marker="o", markersize=5)
-            lines = point.words.replace(", ", "\n", 1)
-            if point.method == "superposed":
-                _label(axes, lines, at, (5, -3), colour, ha="left", va="top")
-            else:
-                _label(axes, lines, at, (0, 5), colour, ha="center", va="bottom")
+            lines = BREAKS.sub("\n", point.words)
+            side, right = ("right", -6) if at[0] > middle else ("left", 6)
+            edge, up = ("bottom", 2) if point.mean == max(ours) > min(ours) else ("top", -2)
+            _label(axes, lines, at, (right, up), colour, ha=side, va=edge)
     for private, look in ((False, "-"), (True, ":")):
         kind = [p for p in found if p.method == "lora" and p.words.endswith("private") is private]
-        x = [point.total / point.network for point in kind]
-        y = [point.mean for point in kind]
-        axes.plot(x, y, look, color=COLOURS["lora"], marker="s", markersize=4)
-        for place, point in zip(x, kind, strict=True):
+        line = [(point.total / point.network, point.mean) for point in kind]
+        axes.plot(*zip(*line, strict=True), look, color=COLOURS["lora"], marker="s", markersize=4)
+        for at, point in zip(line, kind, strict=True):
             rank = point.words.split(", ")[1].removeprefix("rank ")
             name = point.words if point is kind[0] else rank
-            at = (place, point.mean)
-            _label(axes, name, at, (-4, 3), COLOURS["lora"], ha="right", va="bottom")
-    axes.margins(x=0.35, y=0.15)
+            _label(axes, name, at, (5, -3), COLOURS["lora"], ha="left", va="top")
+    axes.margins(x=0.12, y=0.25)
 
 
 def _label(

@@ -18,6 +18,11 @@ SHORT = {
     "hidden": "h",
     "stem": "stem-",
     "conv": "conv-",
+    "private": "private-",
+    "centre": "centre-",
+    "min_inputs": "min-inputs-",
+    "rank": "rank",
+    "rank_lr": "rank-lr",
     "tasks": "t",
     "steps": "s",
     "period": "p",
@@ -95,7 +100,7 @@ def finished(root: Path, settings: Settings) -> dict[str, Any] | None:
     if not (path / "result.json").exists():
         return None
     wanted = asdict(EXPERIMENTS[settings.experiment].complete(settings))
-    about = read(path / "config.json").get("about", {})
+    about = {"tasks_found": False, "rank_lr": None} | read(path / "config.json").get("about", {})
     for name, was in about.items():
         if name not in ("threads", "matrix") and wanted.get(name, was) != was:
             raise SuperposeError(

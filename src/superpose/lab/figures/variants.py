@@ -57,6 +57,29 @@ RECIPES: dict[str, dict[str, Any]] = {
     "ours, larger steps and smooth labels": LARGER_STEPS,
 }
 
+ROWS = {"centre": "rows", "evaluate_every": 1000}
+LOW_RANK = OURS | ROWS | {"rank_lr": 3e-3}
+OWN: dict[int, dict[str, dict[str, Any]]] = {
+    20: {
+        "hadamard": {"method": "hadamard"},
+        "hadamard, centred by rows": ROWS | {"method": "hadamard"},
+        "hadamard, centred by task, biases": {
+            "method": "hadamard",
+            "private": "per-task",
+            "centre": "task",
+            "evaluate_every": 1000,
+        },
+        "ours": OURS,
+        "ours, centred by rows, rank 2": LOW_RANK | {"rank": 2},
+    },
+    50: {
+        "ours": OURS,
+        "ours, centred by rows, rank 2": LOW_RANK | {"rank": 2},
+        "ours, centred by rows, rank 4": LOW_RANK | {"rank": 4},
+    },
+}
+"""By the number of tasks: what a task has for itself."""
+
 
 def permuting(scale: Scale, method: str, units: int) -> Settings:
     """Permuting MNIST at a scale."""
@@ -152,6 +175,19 @@ def our_runs(scale: Scale) -> Iterator[Wanted]:
         where = f"{units} units, {paper.tasks} tasks"
         for label, changes in RECIPES.items():
             yield Wanted(replace(paper, **changes), label=f"{where}: {label}")
+
+
+def own_runs(scale: Scale) -> Iterator[Wanted]:
+    """Permuting MNIST in 256 units, with more and more that is a task's own."""
+    for tasks, changes in OWN.items():
+        plain = permuting(scale, "hadamard", 32 if scale == "smoke" else 256)
+        if scale == "paper":
+            plain = replace(plain, tasks=tasks)
+        elif tasks != min(OWN):
+            continue
+        for label, change in changes.items():
+            known = change if scale == "paper" else change | {"evaluate_every": plain.steps}
+            yield Wanted(replace(plain, **known), label=f"{plain.tasks} tasks: {label}")
 
 
 def large_runs(scale: Scale) -> Iterator[Wanted]:

@@ -42,7 +42,8 @@ class AfterLearning(RecognitionProtocol):
     units: int = 256
     method: str = "hadamard+projection"
     options: dict[str, Any] = field(default_factory=lambda: dict(BY_INPUTS))
-    """Those of `superpose`; the network has biases unless they say `private="none"`."""
+    """Those of `superpose`. The network has biases unless they say `private="none"`, and weights
+    that stay as they were drawn if they say `bind_frozen=True`."""
     rate: dict[str, Any] = field(default_factory=lambda: {"lr": 6e-4, "schedule": "cosine"})
     """Those of `train`."""
     rows: int = 1000
@@ -117,4 +118,7 @@ def network(stream: ImageStream, units: int, options: dict[str, Any]) -> MLP:
     inputs = math.prod(stream.input_shape)
     made = drawn(lambda: MLP(inputs, units, stream.classes, 2, bias))
     assert isinstance(made, MLP)
+    if options.get("bind_frozen"):
+        for parameter in made.parameters():
+            parameter.requires_grad_(parameter.ndim == 1)
     return made

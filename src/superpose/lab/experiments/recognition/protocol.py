@@ -103,10 +103,14 @@ def options_in_words(options: Mapping[str, Any]) -> str:
 
     >>> options_in_words({"private": "none", "centre": "task", "recognise": Statistics(rank=8)})
     'centre task, statistics of rank 8'
+    >>> options_in_words({"bind_frozen": True, "rank": 4})
+    'weights as drawn, rank 4'
     """
     parts = []
     for name, value in options.items():
-        if isinstance(value, Statistics):
+        if name == "bind_frozen":
+            parts += ["weights as drawn"] if value else []
+        elif isinstance(value, Statistics):
             parts += [f"statistics of rank {value.rank}"] if value.rank else []
         elif (name, value) != ("private", "none"):
             parts.append(name if value is True else f"{name} {value}")

@@ -11,18 +11,18 @@ from superpose.learning.finder import FIRST_ROWS
 from superpose.recognition import Statistics
 
 LARGER = {"lr": 1e-3, "schedule": "warm-cosine", "label_smoothing": 0.1}
-FEW = ("inputs", "shortlist")  # outputs ask for a forward pass for each of 250 tasks
 
 TEN = AfterLearning(tasks=10, rows=10_000)
 WIDE = AfterLearning(tasks=10, units=1000, steps=2000, rows=10_000, rate=LARGER)
 FIFTY = AfterLearning(tasks=50)
-MANY = AfterLearning(
+MANY = AfterLearning(  # more tasks than weights of this size can learn, so none learns them
     tasks=250,
     units=1024,
-    rows=200,
+    rows=10_000,
+    method="hadamard",
     rate=LARGER | {"rank_lr": 3e-3},
-    options={"private": "per-task", "centre": "task", "rank": 1, "recognise": Statistics()},
-    evidence=FEW,
+    options={"bind_frozen": True, "rank": 4, "recognise": Statistics()},
+    evidence=("inputs",),  # outputs ask for a forward pass for each of 250 tasks
 )
 TURNED = AfterLearning(
     tasks=36, stream="turning", options={"private": "none", "recognise": Statistics(rank=64)}
@@ -86,7 +86,7 @@ PAPER: dict[str, RecognitionProtocol] = {
 QUICK: dict[str, RecognitionProtocol] = {
     "permuted-10": replace(TEN, rows=1000),
     "permuted-50": replace(FIFTY, tasks=20, steps=300),
-    "permuted-250": replace(MANY, tasks=25, steps=200),
+    "permuted-250": replace(MANY, tasks=25, steps=200, rows=200),
     "rotated-36": replace(TURNED, steps=200, rows=200),
     "stream-returning": RETURNING,
     "stream-permuted-10": STREAM_10,
@@ -124,7 +124,7 @@ SMOKE: dict[str, RecognitionProtocol] = {
     "permuted-10": SMALL_TASKS,
     "permuted-50": replace(SMALL_TASKS, tasks=4),
     "permuted-250": replace(
-        SMALL_TASKS, tasks=5, evidence=FEW, options=MANY.options, rate={"lr": 1e-3, "rank_lr": 3e-3}
+        MANY, dataset="digits", other="digits", tasks=5, steps=20, units=64, rows=100
     ),
     "rotated-36": replace(SMALL_TASKS, tasks=4, stream="turning", options=TURNED.options, rows=50),
     "stream-returning": replace(
@@ -139,7 +139,7 @@ SMOKE: dict[str, RecognitionProtocol] = {
     ),
     "doubt": Doubting(dataset="digits", tasks=3, steps=20, units=64, rows=100),
     "cifar100-pretrained": replace(
-        SMALL_IMAGES, method="hadamard", options={"base": True, "min_inputs": 33}
+        SMALL_IMAGES, options={"base": True, "min_inputs": 33, "rank": 2, "strength": 0.3}
     ),
     "cifar100-scratch": SMALL_IMAGES,
 }
