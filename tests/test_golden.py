@@ -44,9 +44,9 @@ def assert_bits(net, digests):
 
 
 def test_there_is_a_file_of_every_family_and_of_every_kind():
-    first, second, third, fourth = (
+    first, second, third, fourth, fifth = (
         {path.stem for path in FILES if path.parent.name == f"format{number}"}
-        for number in (1, 2, 3, 4)
+        for number in (1, 2, 3, 4, 5)
     )
     assert first >= set(sp.contexts.FAMILIES)
     assert len(first) == 49
@@ -54,6 +54,7 @@ def test_there_is_a_file_of_every_family_and_of_every_kind():
     assert third >= second | {"base", "base-begun", "rank", "centred", "eight-bits"}
     assert "recognised" in third
     assert fourth == {"eight-bits-transposed"}
+    assert fifth == {"recognised-base", "recognised-classes"}
     assert all(path.with_suffix(".json").is_file() for path in FILES)
 
 

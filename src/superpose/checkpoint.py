@@ -29,6 +29,7 @@ from superpose.precision import SCALE, reduced, restored
 from superpose.tensor_file import FORMAT, HEADER, checksum, read, write
 
 SCALES_OF_ROWS = 3  # the format of files whose scales, if any, are those of rows
+OTHER_SCALES = 4  # of files with other scales
 PROBE = 256  # how many coordinates of a context go into the digest
 Own = tuple[list[int], Tensor]  # of a private tensor: tasks that learned, and theirs, a row each
 QUANTUM = 2.0**-20  # contexts agree if they agree to this; rotations differ by rounding elsewhere
@@ -80,7 +81,7 @@ def save(
     tensors |= {name: torch.view_as_real(tensors[name]) for name in pairs}
     superposition = model.superposition
     header = {
-        "format": FORMAT if _has_other_scales(tensors) else SCALES_OF_ROWS,
+        "format": _format(model, tensors),
         "family": _described(superposition.family),
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
@@ -90,7 +91,7 @@ def save(
             for name, tasks in learned.items()
         },
         "method": model.method if isinstance(model, Packed) else None,
-        "conversion": dataclasses.asdict(superposition.conversion),
+        "conversion": _conversion(model),
         "forms": _forms(model),
         "same_as": same_as,
         "pairs": pairs,  # complex numbers in double precision, which the format does not know
@@ -238,9 +239,22 @@ def _input_dims(model: Superposed) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _has_other_scales(tensors: dict[str, Tensor]) -> bool:
-    """Whether some tensor has scales that are not those of its rows."""
-    return any(name.endswith(SCALE) and scale.ndim > 1 for name, scale in tensors.items())
+def _format(model: Superposed, tensors: dict[str, Tensor]) -> int:
+    """The lowest format that can say what is in the file."""
+    kept = model.superposition.conversion.recognise
+    if kept is not None and kept.only_told:
+        return FORMAT
+    others = any(name.endswith(SCALE) and scale.ndim > 1 for name, scale in tensors.items())
+    return OTHER_SCALES if others else SCALES_OF_ROWS
+
+
+def _conversion(model: Superposed) -> dict[str, Any]:
+    """How the model was converted, in the words of its format."""
+    conversion = model.superposition.conversion
+    told = dataclasses.asdict(conversion)
+    if conversion.recognise is not None and not conversion.recognise.only_told:
+        del told["recognise"]["base"], told["recognise"]["classes"]
+    return told
 
 
 def _base_names(model: Superposed) -> list[str]:

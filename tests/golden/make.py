@@ -72,6 +72,17 @@ def begun():
     return model
 
 
+def remembered(classes):
+    """Tasks that keep statistics of a deep layer's inputs in the base, which they are told."""
+    kept = sp.nn.Statistics("2", rank=2, base=True, classes=classes)
+    model = learned("mlp", "hadamard", base=True, recognise=kept)
+    for number, task in enumerate(model.tasks):
+        x = torch.cat([inputs("mlp", k) * (number + 1) / 2 for k in (1, 2)])
+        told = {"classes": torch.arange(len(x)) % classes} if classes else {}
+        model.remember(x, task=task, **told)
+    return model
+
+
 def frozen():
     """A weight that is not bound, whatever the network says that it is loaded into."""
     net = network("mlp")
@@ -173,9 +184,15 @@ KINDS = {
         "mlp",
         partial(learned, "mlp", "hadamard", base=True, recognise=sp.nn.Statistics("0", 2, 0.1)),
     ),
+    "recognised-base": ("mlp", partial(remembered, 0)),
+    "recognised-classes": ("mlp", partial(remembered, 2)),
 }
 OPTIONS = {name: {"dtype": torch.int8} for name in ("eight-bits", "eight-bits-transposed")}
-FORMATS = {"eight-bits-transposed": 4}  # of those that are not in the one before
+FORMATS = {  # of those that are not in an earlier one
+    "eight-bits-transposed": 4,
+    "recognised-base": 5,
+    "recognised-classes": 5,
+}
 
 
 def digests(net, rounded=()):

@@ -60,7 +60,13 @@ class Finder:
                 "tasks=N, or with names that are texts"
             )
         self.model = model
-        if model.superposition.conversion.recognise is None:
+        kept = model.superposition.conversion.recognise
+        if kept is not None and kept.only_told:
+            raise SuperposeError(
+                f"tasks='found' needs statistics that are taken in training, and {kept} are told "
+                "by model.remember: leave base and classes out of them"
+            )
+        if kept is None:
             keep(model, Statistics(most=FIRST_ROWS))
         self.contexts = 0
         self.spans: list[Span] = []

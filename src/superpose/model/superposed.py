@@ -206,15 +206,16 @@ class Superposed(nn.Module):
 
         return recognition.recognisable(self)
 
-    def remember(self, *inputs: Any, task: Name, **options: Any) -> None:
+    def remember(self, *inputs: Any, task: Name, classes: Any = None, **options: Any) -> None:
         """Take note of what inputs of a task look like, so that `recognise` can find it.
 
-        The inputs, which need no labels, are given as to the model. They add to what the task kept
-        of earlier ones, while it learned or by such a call. Nothing is learned from them.
+        The inputs are given as to the model. They add to what the task kept of earlier ones, while
+        it learned or by such a call. Nothing is learned from them. They need no labels, unless
+        classes are told apart, `Statistics(…, classes=N)`: then `classes` has that of each row.
         """
         from superpose import recognition
 
-        recognition.remember(self, inputs, options, task)
+        recognition.remember(self, inputs, options, task, classes)
 
     def recognise(
         self,
@@ -284,6 +285,28 @@ class Superposed(nn.Module):
         closed = closed_to(state, tasks, device, lambda: _learns(own, tasks))
         found = {la.path: la.select(tasks, private.get(la.path, {}), closed) for la in own}
         return Selection(row, found)
+
+    def base_selection(self) -> Selection:
+        """The base itself, which every task starts from, for `run`.
+
+        >>> from superpose import superpose
+        >>> net, x = nn.Linear(4, 2), torch.randn(3, 4)
+        >>> model = superpose(net, tasks=2, base=True)
+        >>> torch.equal(model.run(model.base_selection(), x), net(x))
+        True
+        """
+        state, own = private_state(self), layers(self)
+        if state.mark is None or not self.starts_from_base:
+            raise SuperposeError(
+                "the model has no base by itself: superpose(…, base=True) keeps it"
+            )
+        private = state.starts()
+        device = next(w.device for w in (layer.weight_like() for layer in own) if w is not None)
+        tasks = Tasks.of(next(iter(self.superposition.names.values())), device)
+        closed = torch.ones((), device=device)
+        return Selection(
+            None, {la.path: la.select(tasks, private.get(la.path, {}), closed) for la in own}
+        )
 
     def tensors_of(self, number: int) -> dict[str, dict[str, Tensor]]:
         """For each layer, by its path, what a plain one needs to do what it does for a task."""

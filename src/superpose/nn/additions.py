@@ -23,18 +23,19 @@ from torch import Tensor, nn
 from superpose import keys
 from superpose.errors import SuperposeError
 from superpose.keys import Key
+from superpose.nn.statistics import Statistics
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
 
 CONTEXT, MEAN, SEEN, DOWN, UP = "_context", "_mean", "_seen", "_down", "_up"
 BEGUN = "_begun"
-INPUT_SHAPES: dict[str, Callable[[int, int], tuple[int, ...]]] = {  # of M features, and a rank
-    "_input_rows": lambda features, rank: (),
-    "_input_mean": lambda features, rank: (features,),
-    "_input_variance": lambda features, rank: (features,),
-    "_input_distance": lambda features, rank: (2,),
-    "_input_basis": lambda features, rank: (rank, features),
+INPUT_SHAPES: dict[str, Callable[[int, Statistics], tuple[int, ...]]] = {  # of M features
+    "_input_rows": lambda features, kept: (kept.classes,) if kept.classes else (),
+    "_input_mean": lambda features, kept: (kept.classes, features) if kept.classes else (features,),
+    "_input_variance": lambda features, kept: (features,),
+    "_input_distance": lambda features, kept: (2,),
+    "_input_basis": lambda features, kept: (kept.rank, features),
 }
 ENDINGS = (CONTEXT, MEAN, SEEN, DOWN, UP, BEGUN, *INPUT_SHAPES)
 
@@ -92,8 +93,8 @@ def start(layer: Layer, weight: str, ending: str) -> Tensor:
     if ending in (SEEN, BEGUN):
         return torch.zeros(()).to(like)
     if ending in INPUT_SHAPES:
-        rank = 0 if layer.input_statistics is None else layer.input_statistics.rank
-        shape = INPUT_SHAPES[ending](layer.input_features(weight), rank)
+        kept = layer.input_statistics or Statistics()
+        shape = INPUT_SHAPES[ending](layer.input_features(weight), kept)
         wide = like.dtype if like.dtype == torch.float64 else torch.float32  # it counts rows
         return torch.zeros(shape, dtype=wide, device=like.device)
     *lead, outputs, inputs = layer.to_matrix(weight, layer.stored(weight)).shape

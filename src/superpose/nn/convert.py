@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -126,15 +126,22 @@ def convert(
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
     if conversion.recognise is not None:
-        add_statistics(modules, conversion.recognise)
+        add_statistics(modules, conversion.recognise, conversion.base)
     _freeze_templates(modules.values())
     frozen = _freeze_base(model, modules.values()) if conversion.base else frozenset()
     _block_fast_paths(modules, on=False)
     return frozen
 
 
-def add_statistics(modules: dict[str, nn.Module], wanted: Statistics) -> list[Part]:
+def add_statistics(
+    modules: Mapping[str, nn.Module], wanted: Statistics, has_base: bool
+) -> list[Part]:
     """Let each task keep statistics of the inputs of a layer, the first one or the one named."""
+    if wanted.base and not has_base:
+        raise SuperposeError(
+            "recognise: the statistics are to be of a base, and tasks have none: "
+            "superpose(…, base=True), or leave base=True of the statistics out"
+        )
     able = {
         name: module
         for name, module in modules.items()

@@ -31,6 +31,8 @@ def keep_statistics(layer: Layer, wanted: Statistics) -> list[Part]:
 def observe(layer: Layer, selected: Selected, inputs: Tensor, rows: int | None) -> None:
     """Take a batch, (…, M), into what its task keeps of the inputs, in training."""
     kept = layer.input_statistics
+    if kept is not None and kept.only_told:
+        kept = None
     if not layer.training or (layer.centre != TASK and kept is None):
         return
     if rows is not None:
@@ -47,8 +49,8 @@ def observe(layer: Layer, selected: Selected, inputs: Tensor, rows: int | None) 
     if recomputing() or not inputs.numel():
         return
     if kept is not None and "weight_input_rows" in selected.private:  # not so in a mere trial
-        own = Usual(*(selected.private["weight" + ending] for ending in INPUT_SHAPES))
-        own.update(by_rows(layer, inputs.detach()), kept.forget, kept.most)
+        own = Usual.of(*(selected.private["weight" + ending] for ending in INPUT_SHAPES))
+        own.update(by_rows(layer, inputs.detach()), forget=kept.forget, most=kept.most)
     if layer.centre == TASK:
         move_mean(selected, inputs)
 

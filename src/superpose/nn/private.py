@@ -93,6 +93,13 @@ class PrivateState(nn.Module):
         """A task's tensors, by the names that they have in the plain network."""
         return {part.path: part.of(task) for part in self.parts}
 
+    def starts(self) -> dict[str, dict[str, Tensor]]:
+        """For each layer, by its path, the tensors that a new task has."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for part in self.parts:
+            found.setdefault(part.layer.path, {})[part.name] = part.template()
+        return found
+
     def has_begun(self, task: int) -> bool:
         """Whether a task has begun to learn: by a gradient, or by what it has for itself.
 

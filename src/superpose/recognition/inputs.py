@@ -25,7 +25,8 @@ class Inputs(Evidence):
 
     Where nothing but the means is kept, because layers are centred (`centre="task"`), it is −‖x −
     μ‖², and cannot tell a row that belongs to none of the tasks. The first layer of a network has
-    the same inputs in all tasks, and nothing else is computed; a later one is run up to in each.
+    the same inputs in all tasks, and nothing else is computed; a later one is run up to in each, or
+    once, in the base, if that is what the statistics are of.
     """
 
     def judge(self, model: Superposed, batch: Batch, tasks: Tensor) -> Judged:
@@ -36,7 +37,7 @@ class Inputs(Evidence):
         sorts = tasks.unique()
         numbers = sorts.tolist()
         _check_seen(model, layer, numbers)
-        reached = inputs_of(model, layer, numbers[0], batch)
+        reached = remembered_of(model, layer, numbers[0], batch)
         if reached.same_in_all_tasks:
             found = compare(layer, numbers, reached.x)
         else:
@@ -60,7 +61,7 @@ def keeping(model: Superposed) -> Layer | None:
 def rows_seen(layer: Layer, number: int) -> int:
     """How many rows the statistics of a task are made of; of means, how many batches."""
     if layer.input_statistics is not None:
-        return int(layer.private["weight_input_rows"].of(number))
+        return int(layer.private["weight_input_rows"].of(number).sum())
     batches = int(layer.private["weight" + SEEN].of(number))
     return LEAST_ROWS * batches
 
@@ -70,15 +71,27 @@ def usual(layer: Layer, numbers: list[int]) -> Usual:
     group = layer.private["weight_input_rows"].group  # which has nothing else in it
     each = group.split(torch.stack([group.of(number) for number in numbers]))
     own = {part.name: tensor for part, tensor in zip(group.parts, each, strict=True)}
-    return Usual(*(own["weight" + ending] for ending in INPUT_SHAPES))
+    return Usual.of(*(own["weight" + ending] for ending in INPUT_SHAPES))
 
 
 def compare(layer: Layer, numbers: list[int], x: Tensor) -> Judged:
-    """What the inputs (B, M) of a layer say of these tasks."""
+    """What the inputs (B, M) of a layer say of these tasks.
+
+    Where classes are told apart, it is by the spread of all tasks together if the inputs are the
+    same in all of them.
+    """
     if layer.input_statistics is not None:
         known = usual(layer, numbers)
         squared, volume = known.distances(x)
-        return Judged(-(squared + volume) / 2, known.surprise(squared))
+        surprise = known.surprise(known.nearest(squared))
+        if layer.input_statistics.classes and len(numbers) > 1:
+            all_tasks = map(int, layer.private["weight_input_rows"].group.flats())
+            every = [number for number in all_tasks if rows_seen(layer, number) >= LEAST_ROWS]
+            around, _ = usual(layer, every).pooled().distances(x)
+            places = torch.tensor([every.index(n) for n in numbers])
+            squared = around.view(len(x), len(every), -1)[:, places.to(x.device)]
+            volume = torch.zeros_like(volume)
+        return Judged(known.likelihood(squared, volume), surprise)
     means = torch.stack([layer.private["weight" + MEAN].of(n) for n in numbers])
     means, x = means.to(working(means)), x.to(working(x))
     middle = means.mean(0)
@@ -97,8 +110,16 @@ class _Enough(Exception):  # noqa: N818 (nothing went wrong)
     """The layer was reached: the rest of the network need not run."""
 
 
-def inputs_of(model: Superposed, layer: Layer, number: int, batch: Batch) -> Reached:
-    """Run the rows, all of one task, up to a layer."""
+def remembered_of(model: Superposed, layer: Layer, number: int, batch: Batch) -> Reached:
+    """What statistics of a layer are of: its inputs in a task, or in the base of all tasks."""
+    kept = layer.input_statistics
+    if kept is None or not kept.base:
+        return inputs_of(model, layer, number, batch)
+    return Reached(inputs_of(model, layer, None, batch).x, same_in_all_tasks=True)
+
+
+def inputs_of(model: Superposed, layer: Layer, number: int | None, batch: Batch) -> Reached:
+    """Run the rows, all of one task, or of none in the base, up to a layer."""
     before: list[Any] = []
     found: list[Tensor] = []
 
@@ -115,7 +136,10 @@ def inputs_of(model: Superposed, layer: Layer, number: int, batch: Batch) -> Rea
     ]
     inputs, options = batch.take(torch.arange(batch.rows))
     try:
-        model(*inputs, task=names_of(model)[number], **options)
+        if number is None:
+            model.run(model.base_selection(), *inputs, **options)
+        else:
+            model(*inputs, task=names_of(model)[number], **options)
     except _Enough:
         pass
     except (RuntimeError, TypeError, IndexError) as error:

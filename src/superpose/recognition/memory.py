@@ -18,9 +18,9 @@ from superpose.recognition.evidence import as_batch
 from superpose.recognition.finding import FARTHEST_TOGETHER
 from superpose.recognition.inputs import (
     LEAST_ROWS,
-    inputs_of,
     keeping,
     names_of,
+    remembered_of,
     rows_seen,
     usual,
 )
@@ -39,14 +39,19 @@ def keep(model: Superposed, recognise: bool | str | Statistics = True) -> None:
             f"the model keeps {model.superposition.conversion.recognise} already: statistics are "
             "of one layer"
         )
-    parts = add_statistics({layer.path: layer for layer in layers(model)}, wanted)
+    own = {layer.path: layer for layer in layers(model)}
+    parts = add_statistics(own, wanted, model.superposition.conversion.base)
     conversion = replace(model.superposition.conversion, recognise=wanted)
     model.superposition.conversion = conversion
     private_state(model).extend(parts, model.superposition.names.values())
 
 
 def remember(
-    model: Superposed, inputs: tuple[Any, ...], options: dict[str, Any], task: Name
+    model: Superposed,
+    inputs: tuple[Any, ...],
+    options: dict[str, Any],
+    task: Name,
+    classes: Any = None,
 ) -> None:
     """What `model.remember` does."""
     number = model.superposition.number(task)
@@ -54,14 +59,45 @@ def remember(
         keep(model)
     layer = _kept(model)
     batch = as_batch(model, inputs, options)
+    told = _classes(layer, classes, batch.rows)
     with evaluating(model), quiet_run():
-        x = inputs_of(model, layer, number, batch).x
+        x = remembered_of(model, layer, number, batch).x
     if not x.isfinite().all():
         raise SuperposeError(f"the inputs of task {task!r} hold numbers that are not finite")
     own = Usual(*(tensor[0] for tensor in usual(layer, [number])))
-    for rows in x.split(AT_ONCE):
-        own.update(rows)
+    for rows, of_rows in zip(x.split(AT_ONCE), told.to(x.device).split(AT_ONCE), strict=True):
+        own.update(rows, of_rows)
     _write(layer, number, own)
+
+
+def _classes(layer: Layer, told: Any, rows: int) -> Tensor:
+    """The class of each row; 0 where classes are not told apart."""
+    kept = layer.input_statistics
+    count = 0 if kept is None else kept.classes
+    if not count:
+        if told is not None:
+            raise SuperposeError(
+                "classes: the statistics do not tell classes apart: leave classes out, or keep "
+                "them with recognise=superpose.nn.Statistics(…, classes=N)"
+            )
+        return torch.zeros(rows, dtype=torch.long)
+    if told is None:
+        raise SuperposeError(
+            f"the statistics are of {count} classes: give that of each row, from 0 to {count - 1}, "
+            "as in model.remember(x, task=…, classes=y)"
+        )
+    classes = torch.as_tensor(told)
+    if classes.shape != (rows,) or classes.is_floating_point() or classes.dtype == torch.bool:
+        raise SuperposeError(
+            f"classes: give a whole number for each of the {rows} rows, not "
+            f"{tuple(classes.shape)} of {classes.dtype}"
+        )
+    if rows and not 0 <= int(classes.min()) <= int(classes.max()) < count:
+        raise SuperposeError(
+            f"classes: {int(classes.min())} to {int(classes.max())} were given, and the statistics "
+            f"are of {count}, from 0 to {count - 1}"
+        )
+    return classes.long()
 
 
 def recognisable(model: Superposed) -> list[Name]:
@@ -88,7 +124,10 @@ def duplicates(model: Superposed) -> list[tuple[Name, Name]]:
     spread = known.distance[:, 1].sqrt()
     generator = torch.Generator().manual_seed(0)
     logs = torch.stack(  # of rows of one task (first) in another (second)
-        [known.distances(_drawn(layer, n, generator))[0].log().mean(0) for n in numbers]
+        [
+            known.nearest(known.distances(_drawn(layer, n, generator))[0]).log().mean(0)
+            for n in numbers
+        ]
     )
     farther = (logs - logs.diagonal().unsqueeze(1)) / spread.clamp_min(1e-3)
     near = farther <= FARTHEST_TOGETHER
@@ -111,25 +150,29 @@ def join(model: Superposed, kept: Name, other: Name) -> None:
     if first == second:
         raise SuperposeError(f"{kept!r} and {other!r} are one task: give two")
     both = [Usual(*(t[0] for t in usual(layer, [number]))) for number in (first, second)]
-    if min(int(one.rows) for one in both) < LEAST_ROWS:
+    if min(int(one.rows.sum()) for one in both) < LEAST_ROWS:
         raise SuperposeError(f"nothing is known of the inputs of {kept!r} or {other!r}")
     _write(layer, first, joined(*both))
     model.remove_task(other)
 
 
 def _drawn(layer: Layer, number: int, generator: torch.Generator) -> Tensor:
-    """Rows of the Gaussian that the statistics of a task describe."""
+    """Rows of the Gaussians that the statistics of a task describe."""
     own = Usual(*(tensor[0].cpu() for tensor in usual(layer, [number])))
     rest = (own.variance - own.basis.square().sum(0)).clamp_min(0)
-    apart = torch.randn(DRAWN, len(own.mean), generator=generator) * rest.sqrt()
+    apart = torch.randn(DRAWN, len(rest), generator=generator) * rest.sqrt()
     along = torch.randn(DRAWN, len(own.basis), generator=generator) @ own.basis
-    return (own.mean + apart + along).to(layer.real_like("weight").device)
+    mean = own.mean
+    if len(mean) > 1:
+        mean = mean[own.rows.multinomial(DRAWN, replacement=True, generator=generator)]
+    return (mean + apart + along).to(layer.real_like("weight").device)
 
 
 @torch.no_grad()
 def _write(layer: Layer, number: int, own: Usual) -> None:
     for name, tensor in own._asdict().items():
-        layer.private[f"weight_input_{name}"].of(number).copy_(tensor)
+        kept = layer.private[f"weight_input_{name}"].of(number)
+        kept.copy_(tensor.view_as(kept))
 
 
 def _kept(model: Superposed) -> Layer:

@@ -254,7 +254,8 @@ def _bars(parts: Sequence[Part]) -> list[Row]:
     rows = []
     for label, measures in found:
         for kind, right in measures["task_right"].items():
-            kept = kind.startswith("inputs") or kind == "shortlist"
+            kept = kind in ("inputs", "shortlist")
+            numbers = measures["numbers_for_recognition"] if kept else 0
             rows.append(
                 {
                     "label": label,
@@ -262,7 +263,7 @@ def _bars(parts: Sequence[Part]) -> list[Row]:
                     "task_right": right,
                     "accuracy": measures["accuracy"].get(kind),
                     "told": measures["accuracy"].get("told", measures["told_all"]),
-                    "numbers": measures["numbers_for_recognition"] if kept else 0,
+                    "numbers": measures.get("numbers_by_evidence", {}).get(kind, numbers),
                     "seeds": 1,
                 }
             )

@@ -10,6 +10,7 @@ from torch import nn
 import superpose as sp
 from superpose.errors import SuperposeError
 from superpose.lab.data import Turning, load
+from superpose.lab.data.drawn import DrawnTasks, Split, Splits
 from superpose.lab.experiments.recognition.measures import (
     GRADIENT_ROWS,
     auroc,
@@ -78,6 +79,25 @@ def test_rows_are_counted_in_the_task_that_was_found():
     assert measures["accuracy"]["inputs"] == 44.444444
     assert measures["false_alarms"] == 33.333333
     assert "degrees" not in measures
+
+
+def test_a_label_of_another_tasks_classes_is_not_right():
+    class First:
+        """Every row is found to be of task 0, and has the label that it says."""
+
+        def recognise(self, x, evidence):
+            return Answers([0] * len(x), None)
+
+        def __call__(self, x, task):
+            return nn.functional.one_hot(x[:, 0].long() % 2, 2).float()
+
+    y = torch.arange(4).repeat(3)
+    parts = Split(y.float().unsqueeze(1), y)
+    stream = DrawnTasks("small", Splits(parts, parts, parts), 2, 2, period=1, batch_size=1)
+    object.__setattr__(stream, "sets", [[0, 1], [2, 3]])
+    found = tally(First(), stream, Inputs(), 10)
+    assert (found.rows, found.named, found.right) == (12, 6, 6)
+    assert told(First(), stream, 10) == 100
 
 
 def test_degrees_are_counted_for_turned_images():

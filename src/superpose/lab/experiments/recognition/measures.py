@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from superpose.lab.data import Turning
+from superpose.lab.data.drawn import DrawnTasks
 from superpose.lab.experiments.recognition.mixture import Mixture
 from superpose.lab.experiments.recognition.protocol import Found, percent
 from superpose.learning.streams import Stream
@@ -39,15 +40,22 @@ class Tally:
 
 @torch.no_grad()
 def tally(model: Any, stream: Stream, evidence: Evidence, rows: int, at_once: int = 250) -> Tally:
-    """Recognise test rows of every task, one by one, and classify each in the task found."""
+    """Recognise test rows of every task, one by one, and classify each in the task found.
+
+    Where tasks have classes of their own, a label is right only in the right task.
+    """
     found = Tally()
     for task in range(stream.tasks):
         x, y = (tensor[:rows] for tensor in stream.test(task))
         for some, labels in zip(x.split(at_once), y.split(at_once), strict=True):
             told = model.recognise(some, evidence=evidence)
+            named = torch.tensor([one == task for one in told.task])
+            right = model(some, task=told.task).argmax(1) == labels
+            if isinstance(stream, DrawnTasks):
+                right &= named
             found.rows += len(some)
-            found.right += int((model(some, task=told.task).argmax(1) == labels).sum())
-            found.named += sum(one == task for one in told.task)
+            found.right += int(right.sum())
+            found.named += int(named.sum())
             if told.known is not None:
                 found.alarms += int((~told.known).sum())
             if isinstance(stream, Turning):

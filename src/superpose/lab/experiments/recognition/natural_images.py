@@ -1,6 +1,7 @@
 """Natural images: CIFAR-100 in ten tasks of ten classes, learned task after task."""
 
-from dataclasses import dataclass, field
+import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,6 +21,7 @@ from superpose.lab.experiments.recognition.protocol import (
 )
 from superpose.lab.networks import ResNet18
 from superpose.learning import method
+from superpose.recognition import Statistics
 
 AT_ONCE = 50  # rows
 TITLES = {"cifar100": "CIFAR-100"}
@@ -81,18 +83,38 @@ class NaturalImages(RecognitionProtocol):
         model: Any = outcome.model.eval()
         kinds = ("log-sum-exp", "entropy")
         found = by_evidence(model, stream, kinds, self.rows, AT_ONCE)
-        sp.recognition.keep(model, sp.nn.Statistics(self.features, rank=self.rank))
-        for task in range(self.tasks):
-            model.remember(self._seen(stream, task), task=task)
-        deep = by_evidence(model, stream, ("inputs",), self.rows, AT_ONCE)
-        for measure in ("accuracy", "task_right"):
-            found[measure][f"inputs of {self.features}"] = deep[measure]["inputs"]
+        numbers = dict.fromkeys(kinds, 0)
+        for kind, kept in self._statistics().items():
+            keeping = self._remembering(model, stream, kept)
+            deep = by_evidence(keeping, stream, ("inputs",), self.rows, AT_ONCE)
+            for measure in ("accuracy", "task_right"):
+                found[measure][kind] = deep[measure]["inputs"]
+            numbers[kind] = stored(keeping)["numbers_for_recognition"]
         return {
             "told_all": percent(outcome.result["mean_all"], 1),
             **stored(model),
             **found,
-            "false_alarms": deep["false_alarms"],
+            "numbers_by_evidence": numbers,
         }
+
+    def _statistics(self) -> dict[str, Statistics]:
+        """What tasks may keep of the features: in their own network, in the base, by classes."""
+        of_tasks = Statistics(self.features, rank=self.rank)
+        kinds = {f"inputs of {self.features}": of_tasks}
+        if self.options.get("base"):
+            of_base = replace(of_tasks, base=True)
+            kinds[f"inputs of {self.features} in the base"] = of_base
+            kinds["the same by classes"] = replace(of_base, classes=self.classes)
+        return kinds
+
+    def _remembering(self, model: Any, stream: DrawnTasks, kept: Statistics) -> Any:
+        """A copy of the model whose tasks remember rows that they were learned from."""
+        model = copy.deepcopy(model)
+        sp.recognition.keep(model, kept)
+        for task in range(self.tasks):
+            x, y = self._seen(stream, task)
+            model.remember(x, task=task, classes=y if kept.classes else None)
+        return model
 
     def extras(self) -> str:
         """Tell options of `superpose`."""
@@ -122,9 +144,10 @@ class NaturalImages(RecognitionProtocol):
     def _prepare(self, images: Tensor) -> Tensor:
         return enlarged(images) if self._pretrained else images.float() / 127.5 - 1
 
-    def _seen(self, stream: DrawnTasks, task: int) -> Tensor:
-        """Rows that the task was learned from, as many as are remembered."""
+    def _seen(self, stream: DrawnTasks, task: int) -> tuple[Tensor, Tensor]:
+        """Rows that the task was learned from, as many as are remembered, and their classes."""
         needed = min(-(-self.remembered // self.batch_size), self.steps)
         first = task * self.steps
-        rows = [stream.batch(step).x for step in range(first, first + needed)]
-        return torch.cat(rows)[: self.remembered]
+        batches = [stream.batch(step) for step in range(first, first + needed)]
+        x, y = (torch.cat(parts) for parts in zip(*((b.x, b.y) for b in batches), strict=True))
+        return x[: self.remembered], y[: self.remembered]

@@ -58,6 +58,7 @@ PRETRAINED = NaturalImages(
     },
     rate={"lr": 1e-3, "rank_lr": 3e-3},
     features="last.conv",
+    remembered=1920,
     rows=150,
 )
 SCRATCH = NaturalImages(
