@@ -17,7 +17,7 @@ from superpose.model import Superposed, build, layers, private_state
 from superpose.nn.additions import drawn_numbers
 from superpose.nn.convert import Conversion
 from superpose.nn.custom import DeclaredLayer
-from superpose.nn.flat import Part, is_sharded
+from superpose.nn.flat import RECOGNITION, Part, is_sharded
 from superpose.nn.names import joined
 from superpose.nn.patterns import FamilyByLayer
 from superpose.nn.private import STATE, is_private
@@ -75,7 +75,9 @@ def save(
             "StateDictOptions(full_state_dict=True)) into a model that is not, and save that"
         )
     if dtype is not None:  # of int8, a row of a table is many vectors, and not one output
-        own = {} if dtype != torch.int8 else {name: tensors.pop(name) for name in tables}
+        counts = [f"{STATE}.{name}" for name, group in groups.items() if group.kind == RECOGNITION]
+        whole = [name for name in tables if dtype == torch.int8 or name in counts]
+        own = {name: tensors.pop(name) for name in whole}
         tensors = reduced(tensors, dtype, _input_dims(model)) | own
     pairs = [name for name, tensor in tensors.items() if tensor.dtype == torch.complex128]
     tensors |= {name: torch.view_as_real(tensors[name]) for name in pairs}
@@ -141,6 +143,11 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     else:
         own = _own(header, tensors)
         parts = {part.path: part for part in private_state(model).parts}
+        if header.get("reduced") is not None:
+            own = {
+                name: (tasks, columns.to(parts[name].template()) if name in parts else columns)
+                for name, (tasks, columns) in own.items()
+            }
         kept = {f"{STATE}.{name}": columns[0] for name, (_, columns) in own.items()}
         known = {f"{STATE}.{n}": p.template().reshape(-1) for n, p in parts.items() if n in own}
         _check_fit(path, _shared_state(model) | known, tensors | kept)
@@ -224,9 +231,14 @@ def _check_no_other_forms(
 
 
 def _shared_state(model: Superposed) -> dict[str, Tensor]:
-    """The model's state but for its private tensors."""
+    """The model's state but for its private tensors; what tasks start from is never quantised."""
     state: dict[str, Tensor] = model.state_dict()
-    return {name: tensor for name, tensor in state.items() if not is_private(name)}
+    starts = {
+        part.path: part.template()
+        for part in private_state(model).parts
+        if part.path in state and is_quantised(state[part.path])
+    }
+    return {name: tensor for name, tensor in (state | starts).items() if not is_private(name)}
 
 
 def _input_dims(model: Superposed) -> dict[str, tuple[int, ...]]:

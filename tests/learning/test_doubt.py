@@ -95,3 +95,10 @@ def test_wrong_options_are_named(options):
 def test_it_needs_contexts():
     with pytest.raises(sp.SuperposeError, match=r"such as hadamard\+doubt"):
         train(make_net(), make_stream(), "doubt", display=Quiet())
+
+
+@pytest.mark.parametrize("name", ["projection+doubt", "doubt+projection"])
+def test_it_goes_with_projection_and_a_base(name):
+    chosen = sp.learning.method(f"hadamard+{name}", base=True)
+    outcome = train(make_net(), make_stream(period=20), chosen, lr=1e-3, display=Quiet())
+    assert len(outcome.result["final"]) == 3

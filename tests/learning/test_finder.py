@@ -233,3 +233,68 @@ def test_contexts_do_not_proliferate_without_end(monkeypatch):
 def test_tasks_are_told_or_found():
     with pytest.raises(sp.SuperposeError, match="use 'told' or 'found'"):
         train(make_net(), make_stream(), tasks="guessed", display=Quiet())
+
+
+def shifted(*shifts):
+    """A task for each shift of its inputs."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(256, 8, generator=generator)
+    y = (x[:, 0] > 0).long()
+    data = [(x + shift, y, x + shift, y) for shift in shifts]
+    return sp.learning.TensorStream(data, period=40, batch_size=64)
+
+
+def go_on(model, *shifts):
+    return train(model, shifted(*shifts), tasks="found", lr=1e-3, display=Quiet())
+
+
+def test_a_model_that_has_learned_goes_on_and_keeps_its_tasks():
+    model = sp.superpose(make_net(), "hadamard", tasks=["a", "b", "c"], recognise=True)
+    train(model, shifted(0, 5, 10), lr=1e-3, display=Quiet())
+    found = go_on(model, 5).result["found"]
+    assert [span[0] for span in found["spans"]] == [1]
+    assert model.tasks == ["a", "b", "c"]
+    found = go_on(model, -5, 10, -10).result["found"]
+    assert [span[0] for span in found["spans"]] == [3, 2, 4]
+    assert model.tasks == ["a", "b", "c", 3, 4]
+    found = go_on(model, -20, -10).result["found"]
+    assert [span[0] for span in found["spans"]] == [5, 4]
+
+
+def test_a_run_that_found_its_tasks_goes_on():
+    model = train(make_net(), shifted(0, 5), "hadamard", tasks="found", display=Quiet()).model
+    assert model.tasks == [0, 1]
+    found = go_on(model, 10, 0).result["found"]
+    assert [span[0] for span in found["spans"]] == [2, 0]
+    assert model.tasks == [0, 1, 2]
+
+
+def test_tasks_that_learned_and_of_whose_inputs_nothing_is_known_are_told():
+    model = sp.superpose(make_net(), "hadamard", tasks=3)
+    train(model, shifted(0, 5, 10), lr=1e-3, display=Quiet())
+    with pytest.raises(sp.SuperposeError, match="tasks 0, 1, 2 learned before, and nothing is"):
+        go_on(model, 0)
+    model = sp.superpose(make_net(), "hadamard", tasks=3)
+    model.remember(torch.randn(9, 8), task=2)
+    with pytest.raises(sp.SuperposeError, match="task 2 have inputs, which are not the first"):
+        go_on(model, 0)
+    model.remove_task(2)
+    model.remember(torch.randn(9, 8), task=0)
+    with pytest.raises(sp.SuperposeError, match="2 was that of a task that was removed"):
+        go_on(model, 0)
+
+
+def test_doubt_leaves_contexts_alone_that_have_not_begun():
+    outcome = train(make_net(), shifted(0, 5, 10), "hadamard+doubt", tasks="found", lr=1e-3,
+                    display=Quiet())  # fmt: skip
+    asked = set()
+    model = sp.superpose(make_net(), "hadamard", tasks=1000, recognise=True)
+    model.register_forward_pre_hook(
+        lambda module, given, named: asked.update(
+            named["task"] if isinstance(named["task"], list) else [named["task"]]
+        ),
+        with_kwargs=True,
+    )
+    train(model, shifted(0, 5, 10), "doubt", tasks="found", lr=1e-3, display=Quiet())
+    assert asked == {0, 1, 2}
+    assert outcome.result["numbers"]["stored"] == outcome.model.cost().stored

@@ -322,3 +322,16 @@ def test_rows_of_several_tasks_are_each_told_their_own():
     torch.testing.assert_close(torch.cat([part.through(model) for part in parts]), alone)
     told = replace(mixed, select="task", task=torch.tensor([0, 1, 2, 0, 1]))
     torch.testing.assert_close(told.through(model)[1:2], model(x[1:2], task=1))
+
+
+@pytest.mark.parametrize("name", ["standard", "separate", "ewc"])
+@pytest.mark.parametrize("option", [{"rank": 2}, {"rnak": 2}, {"base": True}, {"centre": "rows"}])
+def test_options_that_nothing_takes_are_told(name, option):
+    with pytest.raises(SuperposeError, match=f"nothing superposed that {next(iter(option))}"):
+        method(name, **option)
+
+
+@pytest.mark.parametrize("name", ["standard", "hadamard"])
+def test_only_multihead_has_a_head(name):
+    with pytest.raises(SuperposeError, match=r"head='0' names the layer of multihead"):
+        method(name, head="0")

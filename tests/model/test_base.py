@@ -391,3 +391,43 @@ def test_small_layers_that_are_frozen_stay_as_they_are():
     model = sp.superpose(net, base=True, min_inputs=64)
     assert "0.weight" in model.summary().shared
     assert model.summary().superposed == ["2.weight"]
+
+
+@pytest.mark.parametrize(
+    ("made", "then"),
+    [
+        (torch.float32, torch.float64),
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.bfloat16),
+    ],
+)
+def test_a_task_is_its_base_in_another_type_of_number(made, then, tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).to(made)
+    model = sp.superpose(net, "hadamard", tasks=2, base=True, rank=2)
+    model(torch.randn(4, 6, dtype=made), task=0).square().mean().backward()
+    torch.optim.SGD(model.parameters(), 0.5).step()
+    model.to(then)
+    cost, x = model.cost().stored, torch.randn(5, 6, dtype=then)
+    plain = net.to(then)
+    model.add_task("new")
+    sp.save(model, tmp_path / "many.safetensors")
+    fresh = sp.superpose(plain, "hadamard", tasks=[0, 1, "new"], base=True, rank=2)
+    fresh.load_state_dict(model.state_dict())
+    loaded = sp.load(tmp_path / "many.safetensors", copy.deepcopy(plain))
+    for one in (model, fresh, loaded):
+        assert torch.equal(one(x, task="new"), plain(x))
+        assert torch.equal(one(x, task=1), plain(x))
+        assert not torch.allclose(one(x, task=0), plain(x))
+    assert model.cost().stored == cost
+
+
+def test_a_base_that_was_frozen_is_frozen_when_it_is_given_back():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    net[0].requires_grad_(False)
+    wanted = {name: p.requires_grad for name, p in net.named_parameters()}
+    model = sp.superpose(net, tasks=2, base=True, bind_frozen=True)
+    for task in (None, 0):
+        plain = sp.unsuperpose(model, task)
+        assert {name: p.requires_grad for name, p in plain.named_parameters()} == wanted

@@ -60,3 +60,21 @@ def test_a_tensor_of_another_size_is_refused_whatever_is_beside_it():
     declared = sp.superpose(Masked(), tasks=3, batch_dim={"mask": None}).eval()
     each = [declared(x[i : i + 1], mask, task=i) for i in range(3)]
     torch.testing.assert_close(declared(x, mask, task=[0, 1, 2]), torch.cat(each))
+
+
+def test_the_way_is_found_between_a_pass_and_its_gradient():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("scale", torch.rand(4))
+
+        def forward(self, x):
+            return self.layer(x * self.scale).tanh()
+
+    model = sp.superpose(Scaled(), "hadamard", tasks=3)
+    x = torch.randn(4, 4, requires_grad=True)
+    one = model(x, task=0)
+    two = model(x, task=[0, 1, 2, 1])
+    (one.sum() + two.sum()).backward()
+    assert x.grad.isfinite().all()

@@ -264,3 +264,24 @@ def test_it_can_be_compiled_and_exported(options):
     task = {"task": torch.tensor(1)}
     program = torch.export.export(sp.exportable(narrow), (x,), task)
     torch.testing.assert_close(program.module()(x, **task), expected)
+
+
+def test_a_private_layer_whose_template_is_quantised_is_still_where_tasks_start(tmp_path):
+    net, x = mlp(), batch(mlp)
+    model = sp.superpose(net, "hadamard", tasks=3, base=True, private_layers=["2"])
+    model(x, task=0).square().mean().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    narrow = quantised(model)
+    assert is_quantised(narrow[2].stored("weight"))
+    narrow.add_task("new")
+    sp.save(narrow, tmp_path / "with.safetensors")
+    sp.save(narrow, tmp_path / "without.safetensors", base=False)
+    others = [sp.load(tmp_path / f"{one}.safetensors", mlp()) for one in ("with", "without")]
+    with torch.no_grad():
+        for one in (narrow, *others):
+            for task in (1, 2, "new"):
+                assert torch.equal(one.eval()(x, task=task), net(x))
+            assert far(one(x, task=0), model(x, task=0)) < 0.05
+        plain = sp.unsuperpose(narrow)
+        assert kept(plain) == []
+        assert torch.equal(plain(x), net(x))

@@ -7,6 +7,7 @@ from torch import nn
 import superpose as sp
 from superpose.model import private_state
 from superpose.nn.statistics import FLOOR, PRIOR, Usual, joined
+from superpose.tensor_file import read
 
 CLASSES, FEATURES, TASKS = 3, 6, ["a", "b", "c"]
 
@@ -84,6 +85,18 @@ def test_a_class_that_was_not_seen_is_no_class():
     torch.testing.assert_close(*scores)
     near = [one.nearest(one.distances(x)[0]) for one in both]
     torch.testing.assert_close(*near)
+
+
+def test_the_first_rows_of_a_class_are_not_far_from_their_task():
+    x, classes = rows(60, 0)
+    x += 50 * classes.unsqueeze(1)
+    mixed, in_turn = empty(), empty()
+    order = classes.argsort()
+    for some in torch.arange(60).split(5):
+        mixed.update(x[some], classes[some])
+        in_turn.update(x[order[some]], classes[order[some]])
+    torch.testing.assert_close(in_turn.mean, mixed.mean)
+    assert abs(in_turn.distance[0] - mixed.distance[0]) < 2
 
 
 def test_joined_statistics_are_those_of_all_rows():
@@ -231,6 +244,16 @@ def test_statistics_of_classes_are_saved_counted_and_removed(tmp_path):
     assert sp.recognition.duplicates(model) == []
     model.remove_task("a")
     assert set(model.recognise(x).task) <= {"b", "c"}
+
+
+def test_only_files_with_such_statistics_are_of_the_new_format(tmp_path):
+    def told(model):
+        sp.save(model, tmp_path / "one.safetensors")
+        header, _ = read(tmp_path / "one.safetensors")
+        return header["format"], header["conversion"]["recognise"].keys() & {"base", "classes"}
+
+    assert told(sp.superpose(net(), tasks=2, recognise=True)) == (3, set())
+    assert told(learned(net())) == (5, {"base", "classes"})
 
 
 def test_tasks_that_see_the_same_classes_are_told_and_joined():

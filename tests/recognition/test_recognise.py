@@ -403,3 +403,82 @@ def test_layers_that_cannot_keep_statistics_are_told():
         sp.superpose(mlp(), recognise=Statistics(rank=13))
     with pytest.raises(sp.SuperposeError, match="recognise=3"):
         sp.superpose(mlp(), recognise=3)
+
+
+def test_a_shortlist_of_rows_together_is_one_list_for_all():
+    torch.manual_seed(0)
+    shifts = torch.randn(12, 12)
+    model = sp.superpose(mlp(), "hadamard", tasks=12, recognise=True)
+    for task, shift in enumerate(shifts):
+        model.remember(torch.randn(200, 12) + shift, task=task)
+    x = torch.randn(40, 12) + shifts[5]
+    found = model.recognise(x, together=True, evidence=Shortlist(keep=3))
+    assert len(found.tasks) == len(found.scores) == 3
+    assert found.scores.isfinite().all()
+    assert found.margin.isfinite()
+    scores = model.recognise(x, together=True, evidence="inputs").scores
+    assert found.tasks == sorted(scores.topk(3).indices.tolist())
+    outputs = model.recognise(x, together=True, evidence="outputs", among=found.tasks)
+    torch.testing.assert_close(found.scores, outputs.scores)
+    assert found.task == outputs.task
+
+
+class Reading(nn.Module):
+    """A network that uses a layer in several ways before the one that is looked at."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.a, self.b, self.way = nn.Linear(8, 8), nn.Linear(8, 2), way
+
+    def forward(self, x):
+        if self.way == "called":
+            x = self.a(x)
+        elif self.way == "read":
+            x = nn.functional.linear(x, self.a.weight, self.a.bias)
+        else:
+            x = self.a.forward(x)
+        return self.b(x)
+
+
+@pytest.mark.parametrize("way", ["called", "read", "forward"])
+def test_inputs_of_a_deep_layer_are_found_in_each_task_however_the_first_is_used(way):
+    torch.manual_seed(0)
+    model = sp.superpose(Reading(way), "hadamard", tasks=["x", "y", "z"], recognise="b")
+    rows = {task: torch.randn(200, 8) + 4 * torch.randn(8) for task in model.tasks}
+    for task, x in rows.items():
+        model.remember(x, task=task)
+    for task, x in rows.items():
+        found = model.recognise(x)
+        assert found.task.count(task) > 150
+        assert found.known.sum() > 180
+
+
+@pytest.mark.parametrize("options", [{}, {"centre": "task"}])
+def test_nothing_can_be_joined_without_statistics(options):
+    model, told = (
+        sp.superpose(mlp(), tasks=3, **options),
+        "keeps nothing of the inputs of its tasks",
+    )
+    with pytest.raises(sp.SuperposeError, match=told):
+        sp.recognition.duplicates(model)
+    with pytest.raises(sp.SuperposeError, match=told):
+        sp.recognition.join(model, 0, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_statistics_stay_wide_when_the_model_becomes_narrow(dtype, tmp_path):
+    model = sp.superpose(mlp(), "hadamard", tasks=2, recognise=Statistics(rank=2))
+    for task in range(2):
+        model.remember(torch.randn(90, 12) + 3 * task, task=task)
+        model.private_tensors(task)["layers.1.weight_input_rows"].fill_(70_000)
+    x = torch.randn(5, 12)
+    expected = model.recognise(x).scores
+    model.to(dtype)
+    torch.testing.assert_close(model.recognise(x.to(dtype)).scores, expected, rtol=0.05, atol=0.05)
+    model.remember(x.to(dtype), task=1)
+    sp.save(model, tmp_path / "narrow.safetensors")
+    again = sp.load(tmp_path / "narrow.safetensors", mlp().to(dtype))
+    assert again.recognise(x.to(dtype)).task == model.recognise(x.to(dtype)).task
+    sp.save(model, tmp_path / "half.safetensors", dtype=torch.float16)
+    again = sp.load(tmp_path / "half.safetensors", mlp())
+    assert again.private_tensors(1)["layers.1.weight_input_rows"] == 70_005

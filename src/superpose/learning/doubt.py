@@ -66,13 +66,19 @@ class Doubt(Hook):
         return loss + self.strength * uncertain
 
     def _begun(self, now: Tensor) -> Tensor:
-        """The numbers of the tasks that learn or have learned, in order; all, without a base."""
-        names, state = self.model.superposition.names.values(), private_state(self.model)
-        learning = set(now.tolist())
-        has_base = state.mark is not None
-        return torch.tensor(
-            sorted(n for n in names if not has_base or n in learning or state.has_begun(n))
-        )
+        """The numbers of the tasks that learn or have learned, in order, as far as it shows.
+
+        A base shows it, and so do statistics of inputs; otherwise it is all tasks.
+        """
+        numbers = sorted(self.model.superposition.names.values())
+        state, learning = private_state(self.model), set(now.tolist())
+        kept = self.model.superposition.conversion.recognise
+        if state.mark is not None:
+            numbers = [n for n in numbers if n in learning or state.has_begun(n)]
+        elif kept is not None and not kept.only_told:
+            seen = set(map(self.model.superposition.number, self.model.recognisable))
+            numbers = [n for n in numbers if n in learning or n in seen]
+        return torch.tensor(numbers)
 
     def describe(self) -> dict[str, Any]:
         """Its name and options."""

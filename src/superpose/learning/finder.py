@@ -18,13 +18,20 @@ from torch import Tensor
 from superpose.errors import SuperposeError
 from superpose.learning.labelled import Labelled
 from superpose.learning.streams import Segment, Stream
-from superpose.model import Superposed
+from superpose.model import Superposed, private_state
 from superpose.nn.statistics import Statistics
 from superpose.packing.inputs import evaluating, quiet_run
 from superpose.recognition import duplicates, keep
 from superpose.recognition.evidence import as_batch
 from superpose.recognition.finding import FARTHEST, FARTHEST_TOGETHER
-from superpose.recognition.inputs import compare, inputs_of, keeping
+from superpose.recognition.inputs import (
+    LEAST_ROWS,
+    compare,
+    inputs_of,
+    keeping,
+    rows_seen,
+    told,
+)
 
 FOUND = "found"
 MOST_CONTEXTS = 1000  # that can be begun; one that is not costs a name
@@ -68,8 +75,35 @@ class Finder:
             )
         if kept is None:
             keep(model, Statistics(most=FIRST_ROWS))
-        self.contexts = 0
+        self.given = len(model.tasks)
+        self.contexts = self._known()
+        if self.contexts and model.superposition.spent > self.given:
+            raise SuperposeError(
+                f"tasks='found' gives the next number to a new context, and {self.given} was that "
+                "of a task that was removed: tell the tasks"
+            )
+        if self.contexts:  # it has learned before: room for as many as a new one has
+            for _ in range(MOST_CONTEXTS - self.given):
+                model.add_task()
         self.spans: list[Span] = []
+
+    def _known(self) -> int:
+        """How many contexts have been at work before, which are the first ones."""
+        layer, state = keeping(self.model), private_state(self.model)
+        assert layer is not None
+        known = [n for n in range(self.given) if rows_seen(layer, n) >= LEAST_ROWS]
+        learned = [n for n in range(self.given) if n not in known and state.has_begun(n)]
+        if learned:
+            raise SuperposeError(
+                f"tasks='found': {told(self.model, learned)} learned before, and nothing is known "
+                "of the inputs: call model.remember(x, task=…) with some of them"
+            )
+        if known != list(range(len(known))):
+            raise SuperposeError(
+                f"tasks='found' takes contexts in their order, and {told(self.model, known)} have "
+                "inputs, which are not the first ones: remove the tasks before them, or tell tasks"
+            )
+        return len(known)
 
     def find(self, x: Tensor, step: int, task: int) -> Segment | None:
         """Decide whose the batch of a step is; what came to an end, if something did.
@@ -101,10 +135,11 @@ class Finder:
             )
         if not self.contexts:
             return self._begin()
+        now = self.context if self.spans else 0
         layer = keeping(self.model)
         assert layer is not None
         with evaluating(self.model), quiet_run():
-            reached = inputs_of(self.model, layer, self.context, as_batch(self.model, (x,), {}))
+            reached = inputs_of(self.model, layer, now, as_batch(self.model, (x,), {}))
         if not reached.same_in_all_tasks:
             raise SuperposeError(
                 f"tasks='found' looks at inputs before they are learned from, and those of layer "
@@ -116,8 +151,8 @@ class Finder:
         if not strange.isfinite().all():
             raise SuperposeError("the inputs hold numbers that are not finite: no task is found")
         limit = max(FARTHEST / sqrt(len(x)), FARTHEST_TOGETHER)
-        if strange[self.context] <= limit:
-            return self.context
+        if self.spans and strange[now] <= limit:
+            return now
         scores = judged.scores.sum(0).masked_fill(strange > limit, -float("inf"))
         return self._begin() if (strange > limit).all() else int(scores.argmax())
 
@@ -148,9 +183,12 @@ class Finder:
         }
 
     def trim(self) -> None:
-        """Forget the contexts that were not begun."""
-        for task in self.model.tasks[max(self.contexts, 1) :]:
+        """Forget the contexts that were not begun; those of a model that had learned stay."""
+        kept = self.given if self.given < len(self.model.tasks) else 1
+        spent = self.model.superposition.spent
+        for task in self.model.tasks[max(self.contexts, kept) :]:
             self.model.remove_task(task)
+        self.model.superposition.spent = spent  # numbers that were never at work can be given again
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs; statistics are in the model."""

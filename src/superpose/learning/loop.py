@@ -233,18 +233,21 @@ def train(
                     where = "nothing is saved" if run is None else f"{run.path} is saved"
                     raise Interrupted(f"stopped after {done:,} of {len(stream):,} steps; {where}")
 
+        last = training.save()
+        more: dict[str, Any] = {}
+        if finder is not None:
+            more["found"] = finder.summary(_together(model, stream))
+            finder.trim()
         result = {
             "method": chosen.name,
             **summarise(records, stream.tasks),
             "numbers": {**numbers_stored(model), "penalty": hook.numbers},
-            **({} if finder is None else {"found": finder.summary(_together(model, stream))}),
+            **more,
         }
         timings = clock.timings()
         if run is not None:
-            run.save(training.save(), timings)
+            run.save(last, timings)
             run.finish(result)
-        if finder is not None:
-            finder.trim()
         return Outcome(model, result, timings)
 
 

@@ -38,6 +38,7 @@ FAST: dict[str, contexts.Family] = {
     "fast-localmix": contexts.LocalMix(contexts.Complex()),
 }
 NETWORKS = ("standard", "multihead", "separate", *contexts.FAMILIES, *FAST)
+PLAIN_OPTIONS = ("private", "private_layers", "skip", "conv")  # of networks without contexts
 
 
 class Separate(nn.Module):
@@ -108,6 +109,17 @@ def method(
         raise SuperposeError(
             f"{name} is one network that is not told the task, so no layer of it can be private: "
             "use a family, or identity for a network without contexts"
+        )
+    if head is not None and network != "multihead":
+        raise SuperposeError(
+            f"method {name!r}: head={head!r} names the layer of multihead; a family takes "
+            "private_layers=[…]"
+        )
+    ignored = [one for one, value in options.items() if value and one not in PLAIN_OPTIONS]
+    if network in ("standard", "separate") and ignored:
+        raise SuperposeError(
+            f"method {name!r}: there is nothing superposed that {ignored[0]} could be of: leave it "
+            "out, or use a family"
         )
     hook = _hook(name, held, {"strength": strength, "samples": samples})
     if network in ("standard", "separate"):

@@ -24,6 +24,7 @@ from superpose.nn.centring import ROWS
 from superpose.nn.complex import complexify
 from superpose.nn.convert import AUTO, Conversion, check_skipped_apart, convert, restore
 from superpose.nn.layer import Layer
+from superpose.nn.names import joined
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
 from superpose.nn.private import PrivateState
 from superpose.nn.quantised import full, is_quantised
@@ -211,9 +212,12 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
         elif model.starts_from_base:
             for name, base in layer.bases.items():  # themselves, because they may be tied
                 own = nn.Parameter(full(base)) if is_quantised(base) else base
-                setattr(layer, name, own.requires_grad_())
+                setattr(layer, name, own)
         else:
             _assign(layer, with_base(stored))
+        for name in layer.bases:
+            learned = joined(layer.path, f"bases.{name}") in model.superposition.held
+            getattr(layer, name).requires_grad_(learned or not model.starts_from_base)
         layer.unsuperpose()
     for name, parameter in plain.named_parameters(remove_duplicate=False):
         if name in model.superposition.held:

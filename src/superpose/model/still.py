@@ -82,7 +82,9 @@ class State:
             container.clear()
             (container.extend if isinstance(container, list) else container.update)(before)
         for tensor, value in self.tensors:
-            tensor.copy_(value)
+            plain = type(tensor) is Tensor and not tensor.is_meta
+            if not plain or not torch.equal(tensor, value):
+                tensor.copy_(value)  # it counts as a change, of which gradients are told
 
 
 @contextmanager

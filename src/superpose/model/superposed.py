@@ -38,6 +38,7 @@ from superpose.nn.selection import (
     Selection,
     Stale,
     Tasks,
+    Watched,
     active,
     of_row,
     outside,
@@ -343,6 +344,8 @@ class Superposed(nn.Module):
 
     def pass_of(self, selection: Selection, inputs: Any, options: Any) -> Any:
         """The forward pass of a selection, unchecked."""
+        if active.asked is not None:
+            selection = selection._replace(layers=Watched(selection.layers, active.asked))
         before, active.selection = active.selection, selection
         try:
             if self.superposition.complex_valued:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from superpose.nn.additions import BEGUN, DOWN, INPUT_SHAPES, UP, added_to
 from superpose.nn.names import joined
+from superpose.nn.quantised import is_quantised
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
@@ -78,7 +79,15 @@ class Part:
         return self.group.of(task)[self.offset : self.offset + self.numel].view(self.shape)
 
     def template(self) -> Tensor:
-        """What the layer has: a new task starts from it."""
+        """What the layer has: a new task starts from it.
+
+        That of an addition, which the layer does not have, is drawn once: another type of number
+        would draw another. A layer that is private as a whole may have been quantised since.
+        """
+        drawn = added_to(self.layer, self.name) is not None
+        once = drawn or is_quantised(self.layer.stored(self.name))
+        if once and hasattr(self, "group") and self.group.has_start:
+            return self.group.start[self.offset : self.offset + self.numel].view(self.shape)
         return self.layer.template(self.name).detach()
 
 
@@ -88,14 +97,16 @@ class Group(nn.Module):
     Only those that differ from what a new task has are in its state.
     """
 
+    has_start = True  # not so where only shapes were known, and memory came later
+
     def __init__(self, kind: str, parts: list[Part]) -> None:
         super().__init__()
         self.kind, self.parts = kind, parts
+        self.start = self.templates()
         offset = 0
         for part in parts:
             part.group, part.offset = self, offset
             offset += part.numel
-        self.start = self.templates()
 
     def add(self, tasks: Iterable[int]) -> None:
         """Give new tasks what the layers have now."""
@@ -151,7 +162,7 @@ class Group(nn.Module):
 
     def restart(self) -> None:
         """Forget what all tasks have learned: they start from what the layers have now."""
-        self.start = self.templates()
+        self.start, self.has_start = self.templates(), True
         for task in list(self.flats()):
             self._put(int(task), fresh(self.start))
 
@@ -173,8 +184,15 @@ class Group(nn.Module):
             self._parameters[str(task)] = nn.Parameter(flat, trained)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """As for any module, but those that share the start's memory go on sharing it."""
+        """As for any module, but those that share the start's memory go on sharing it.
+
+        Statistics for recognition count rows, so they never have fewer bits than `float32`.
+        """
+        if self.kind == RECOGNITION:
+            fn = _wide(fn)
+        was_meta = self.start.is_meta
         self.start = fn(self.start)
+        self.has_start &= not was_meta or self.start.is_meta
         kept: dict[str, Any] = self._parameters or self._buffers
         order = dict(kept)
         sharing = {} if self.start.is_shared() else {t: f for t, f in order.items() if is_fresh(f)}
@@ -256,6 +274,17 @@ def fresh(start: Tensor) -> Tensor:
 def is_fresh(flat: Tensor) -> bool:
     """Whether nothing was written to a copy of the start yet."""
     return bool(torch._C._is_cow_tensor(flat))  # type: ignore[attr-defined]
+
+
+def _wide(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The same move of a tensor, to types of 32 bits and more alone."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        found = fn(tensor)
+        narrow = found.dtype.itemsize < torch.float32.itemsize
+        return tensor.to(found.device) if narrow else found
+
+    return moved
 
 
 def same(one: Tensor, other: Tensor) -> bool:

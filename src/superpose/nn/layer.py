@@ -20,7 +20,7 @@ from superpose.nn.gate import unmoved
 from superpose.nn.names import joined
 from superpose.nn.pairing import Pairing
 from superpose.nn.private import STATE, PrivateState
-from superpose.nn.quantised import full
+from superpose.nn.quantised import full, is_quantised
 from superpose.nn.recomputing import current
 from superpose.nn.selection import (
     Selected,
@@ -200,6 +200,8 @@ class Layer(nn.Module):
         """Become the plain layer again."""
         for name, part in self.private.items():
             if added_to(self, name) is None:
+                if is_quantised(self.stored(name)):
+                    setattr(self, name, nn.Parameter(part.template().clone()))
                 getattr(self, name).requires_grad_(part.trained)
         plain = self.plain_class
         own = "path plain_class contexts private bases guides centre rank batch_dim pairing"

@@ -115,10 +115,28 @@ class Stale(SuperposeError):  # noqa: N818 (it is a reason, which the model acts
     """The way of a mixed batch is no longer right: it is to be found out again."""
 
 
+class Watched(dict[str, Selected]):
+    """What layers use; those that ask for it are noted."""
+
+    def __init__(self, layers: dict[str, Selected], asked: set[str]) -> None:
+        super().__init__(layers)
+        self.asked = asked
+
+    def __getitem__(self, path: str) -> Selected:
+        self.asked.add(path)
+        return super().__getitem__(path)
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """The same, for tensors that are read without calling their layer."""
+        self.asked.add(path)
+        return super().get(path, default)
+
+
 class _Active(threading.local):
     def __init__(self) -> None:  # runs once in each thread that looks
         self.selection: Selection | None = None
         self.again = False  # activations are computed again, for their gradient
+        self.asked: set[str] | None = None  # notes which layers ask what the task has of them
 
 
 active = _Active()

@@ -32,7 +32,8 @@ FARTHEST_TOGETHER = 1.0  # of the mean of many rows, which a little change of al
 class Found:
     """The task of each row, and how sure that is.
 
-    `scores` (rows, tasks) has a column for each of `tasks`, the larger the likelier; `margin`
+    `scores` (rows, tasks) has a column for each of `tasks`, the larger the likelier (with a
+    shortlist of rows together, `tasks` are those on the list); `margin`
     (rows,) is how much the best is above the second. `surprise` (rows,) tells by how many
     deviations a row is farther from what its task usually sees than the task's own rows are, and
     `known` (rows,) is whether that is within the usual. They are None where evidence cannot tell.
@@ -73,8 +74,10 @@ def recognise(
         )
     chosen = _evidence(model, evidence)
     batch = as_batch(model, inputs, options)
-    possible = torch.tensor([numbers]).expand(batch.rows, -1)
     with evaluating(model), quiet_run():
+        if together and isinstance(chosen, Shortlist):
+            numbers = chosen.of_all_rows(model, batch, numbers)
+        possible = torch.tensor([numbers]).expand(batch.rows, -1)
         judged = chosen.judge(model, batch, possible)
     scores, surprise, limit = judged.scores, judged.surprise, FARTHEST
     if scores.isnan().any():

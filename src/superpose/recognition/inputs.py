@@ -14,6 +14,7 @@ from superpose.nn.additions import INPUT_SHAPES, MEAN, SEEN
 from superpose.nn.centring import TASK
 from superpose.nn.layer import Layer
 from superpose.nn.observing import by_rows
+from superpose.nn.selection import active
 from superpose.nn.statistics import Usual, working
 from superpose.recognition.evidence import Evidence, Judged
 
@@ -120,21 +121,16 @@ def remembered_of(model: Superposed, layer: Layer, number: int, batch: Batch) ->
 
 def inputs_of(model: Superposed, layer: Layer, number: int | None, batch: Batch) -> Reached:
     """Run the rows, all of one task, or of none in the base, up to a layer."""
-    before: list[Any] = []
     found: list[Tensor] = []
 
     def take(module: Any, arguments: Any, named: dict[str, Any]) -> None:
-        if module is not layer:
-            before.append(module)
-            return
         given = arguments[0] if arguments else next(iter(named.values()))
         found.append(by_rows(layer, layer.features_last(given)))
         raise _Enough
 
-    handles = [
-        own.register_forward_pre_hook(take, with_kwargs=True, prepend=True) for own in layers(model)
-    ]
+    handle = layer.register_forward_pre_hook(take, with_kwargs=True, prepend=True)
     inputs, options = batch.take(torch.arange(batch.rows))
+    active.asked = asked = set[str]()
     try:
         if number is None:
             model.run(model.base_selection(), *inputs, **options)
@@ -147,8 +143,8 @@ def inputs_of(model: Superposed, layer: Layer, number: int | None, batch: Batch)
             f"the network fails on what it was given ({error}): give a batch, its rows first"
         ) from error
     finally:
-        for handle in handles:
-            handle.remove()
+        active.asked = None
+        handle.remove()
     if not found:
         raise SuperposeError(
             f"layer {layer.path!r}, whose inputs tasks are recognised by, was not reached by what "
@@ -159,7 +155,7 @@ def inputs_of(model: Superposed, layer: Layer, number: int | None, batch: Batch)
             f"layer {layer.path!r} is given {len(found[0])} rows where the network is given "
             f"{batch.rows}: give a batch, its rows first, or keep statistics of another layer"
         )
-    return Reached(found[0], not before)
+    return Reached(found[0], not asked)
 
 
 def nothing_kept() -> str:

@@ -20,6 +20,7 @@ from superpose.recognition.inputs import (
     LEAST_ROWS,
     keeping,
     names_of,
+    nothing_kept,
     remembered_of,
     rows_seen,
     usual,
@@ -177,4 +178,7 @@ def _write(layer: Layer, number: int, own: Usual) -> None:
 
 def _kept(model: Superposed) -> Layer:
     """The layer that statistics are kept of."""
-    return next(layer for layer in layers(model) if layer.input_statistics is not None)
+    kept = next((layer for layer in layers(model) if layer.input_statistics is not None), None)
+    if kept is None:
+        raise SuperposeError(nothing_kept())
+    return kept

@@ -102,6 +102,7 @@ def _check_begun(model: Superposed, numbers: list[int]) -> None:
     waiting = [number for number in numbers if not state.has_begun(number)]
     if waiting:
         raise SuperposeError(
-            f"{told(model, waiting)} learned nothing yet, so outputs say nothing: leave tasks out, "
-            "as in model.recognise(x, among=[…])"
+            f"{told(model, waiting)} learned nothing yet, as far as private tensors show, so "
+            "outputs say nothing: leave tasks out, as in model.recognise(x, among=[…]), or call "
+            "model.begin(task) if all that was learned is in the shared weights"
         )

@@ -27,6 +27,14 @@ class Shortlist(Evidence):
             raise SuperposeError(f"keep={keep}: a shortlist has at least two tasks")
         self.first, self.second, self.keep = first or Inputs(), second or Outputs(), keep
 
+    def of_all_rows(self, model: Superposed, batch: Batch, numbers: list[int]) -> list[int]:
+        """One list for rows that are of one task: the likeliest by the evidence of all of them."""
+        if len(numbers) <= self.keep:
+            return numbers
+        possible = torch.tensor([numbers]).expand(batch.rows, -1)
+        scores = self.first.judge(model, batch, possible).scores.sum(0)
+        return [numbers[place] for place in scores.topk(self.keep).indices.sort().values.tolist()]
+
     def judge(self, model: Superposed, batch: Batch, tasks: Tensor) -> Judged:
         """Both, one after the other."""
         cheap = self.first.judge(model, batch, tasks)
