@@ -110,6 +110,11 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
 
     If the file was saved without its base, `net` is the pretrained network itself.
     """
+    if any(map(is_quantised, net.parameters())):
+        raise SuperposeError(
+            f"{path} has plain numbers, and {type(net).__name__} is quantised: load it into the "
+            "network before it is quantised, and quantise the model"
+        )
     header, tensors = read(path)
     method: str | None = header.get("method")
     for form in header.get("forms", []):

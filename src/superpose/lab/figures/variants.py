@@ -59,8 +59,9 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 ROWS = {"centre": "rows", "evaluate_every": 1000}
 LOW_RANK = OURS | ROWS | {"rank_lr": 3e-3}
-OWN: dict[int, dict[str, dict[str, Any]]] = {
-    20: {
+WIDE = LARGER_STEPS | ROWS | {"rank_lr": 3e-3}
+OWN: dict[tuple[int, int], dict[str, dict[str, Any]]] = {
+    (256, 20): {
         "hadamard": {"method": "hadamard"},
         "hadamard, centred by rows": ROWS | {"method": "hadamard"},
         "hadamard, centred by task, biases": {
@@ -69,16 +70,22 @@ OWN: dict[int, dict[str, dict[str, Any]]] = {
             "centre": "task",
             "evaluate_every": 1000,
         },
+        "hadamard, centred by rows, rank 2": ROWS
+        | {"method": "hadamard", "rank": 2, "rank_lr": 3e-3},
         "ours": OURS,
         "ours, centred by rows, rank 2": LOW_RANK | {"rank": 2},
     },
-    50: {
+    (256, 50): {
         "ours": OURS,
         "ours, centred by rows, rank 2": LOW_RANK | {"rank": 2},
         "ours, centred by rows, rank 4": LOW_RANK | {"rank": 4},
     },
+    (2048, 50): {
+        "ours, larger steps and smooth labels": LARGER_STEPS,
+        "the same, centred by rows, rank 2": WIDE | {"rank": 2},
+    },
 }
-"""By the number of tasks: what a task has for itself."""
+"""By units and the number of tasks: what a task has for itself."""
 
 
 def permuting(scale: Scale, method: str, units: int) -> Settings:
@@ -178,16 +185,17 @@ def our_runs(scale: Scale) -> Iterator[Wanted]:
 
 
 def own_runs(scale: Scale) -> Iterator[Wanted]:
-    """Permuting MNIST in 256 units, with more and more that is a task's own."""
-    for tasks, changes in OWN.items():
-        plain = permuting(scale, "hadamard", 32 if scale == "smoke" else 256)
+    """Permuting MNIST, with more and more that is a task's own."""
+    for (units, tasks), changes in OWN.items():
+        plain = permuting(scale, "hadamard", 32 if scale == "smoke" else units)
         if scale == "paper":
             plain = replace(plain, tasks=tasks)
-        elif tasks != min(OWN):
+        elif (units, tasks) != min(OWN):
             continue
         for label, change in changes.items():
             known = change if scale == "paper" else change | {"evaluate_every": plain.steps}
-            yield Wanted(replace(plain, **known), label=f"{plain.tasks} tasks: {label}")
+            where = f"{plain.units} units, {plain.tasks} tasks"
+            yield Wanted(replace(plain, **known), label=f"{where}: {label}")
 
 
 def large_runs(scale: Scale) -> Iterator[Wanted]:
