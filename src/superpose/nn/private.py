@@ -94,10 +94,10 @@ class PrivateState(nn.Module):
         return {part.path: part.of(task) for part in self.parts}
 
     def starts(self) -> dict[str, dict[str, Tensor]]:
-        """For each layer, by its path, the tensors that a new task has."""
+        """For each layer, by its path, copies of the tensors that a new task has."""
         found: dict[str, dict[str, Tensor]] = {}
         for part in self.parts:
-            found.setdefault(part.layer.path, {})[part.name] = part.template()
+            found.setdefault(part.layer.path, {})[part.name] = part.template().clone()
         return found
 
     def has_begun(self, task: int) -> bool:
