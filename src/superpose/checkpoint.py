@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -93,7 +92,7 @@ def save(
             for name, tasks in learned.items()
         },
         "method": model.method if isinstance(model, Packed) else None,
-        "conversion": _conversion(model),
+        "conversion": superposition.conversion.described(),
         "forms": _forms(model),
         "same_as": same_as,
         "pairs": pairs,  # complex numbers in double precision, which the format does not know
@@ -263,15 +262,6 @@ def _format(model: Superposed, tensors: dict[str, Tensor]) -> int:
         return FORMAT
     others = any(name.endswith(SCALE) and scale.ndim > 1 for name, scale in tensors.items())
     return OTHER_SCALES if others else SCALES_OF_ROWS
-
-
-def _conversion(model: Superposed) -> dict[str, Any]:
-    """How the model was converted, in the words of its format."""
-    conversion = model.superposition.conversion
-    told = dataclasses.asdict(conversion)
-    if conversion.recognise is not None and not conversion.recognise.only_told:
-        del told["recognise"]["base"], told["recognise"]["classes"]
-    return told
 
 
 def _base_names(model: Superposed) -> list[str]:

@@ -289,7 +289,5 @@ def test_a_private_layer_whose_template_is_quantised_is_still_where_tasks_start(
 
 def test_a_file_is_not_loaded_into_a_quantised_network(tmp_path):
     sp.save(learned(), tmp_path / "model.safetensors")
-    with pytest.raises(
-        sp.SuperposeError, match="is quantised: load it into the network"
-    ):
+    with pytest.raises(sp.SuperposeError, match="is quantised: load it into the network"):
         sp.load(tmp_path / "model.safetensors", quantised(mlp()))

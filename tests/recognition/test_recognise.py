@@ -410,6 +410,7 @@ def test_a_shortlist_of_rows_together_is_one_list_for_all():
     shifts = torch.randn(12, 12)
     model = sp.superpose(mlp(), "hadamard", tasks=12, recognise=True)
     for task, shift in enumerate(shifts):
+        model.begin(task)
         model.remember(torch.randn(200, 12) + shift, task=task)
     x = torch.randn(40, 12) + shifts[5]
     found = model.recognise(x, together=True, evidence=Shortlist(keep=3))

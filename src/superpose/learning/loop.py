@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ def train(
         "method": chosen.name,
         "penalty": hook.describe(),
         "model": repr(model),
-        "conversion": asdict(model.superposition.conversion)
+        "conversion": model.superposition.conversion.described()
         if isinstance(model, Superposed)
         else None,
         "stream": described(stream),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -90,6 +90,11 @@ class Conversion:
                 "the tasks would change the base of one another: leave private out; those that "
                 "are frozen in the network (requires_grad=False) cost nothing"
             )
+
+    def described(self) -> dict[str, Any]:
+        """Its fields, for files and records."""
+        kept = None if self.recognise is None else self.recognise.described()
+        return asdict(self) | {"recognise": kept}
 
     @property
     def layers_batch_dim(self) -> int | None:

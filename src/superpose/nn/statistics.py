@@ -15,8 +15,8 @@ a row that is farther is known to be of no task.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,11 @@ class Statistics:
     def only_told(self) -> bool:
         """Whether `remember` alone adds to them: training shows neither a base nor classes."""
         return self.base or bool(self.classes)
+
+    def described(self) -> dict[str, Any]:
+        """Its fields, for files and records; `base` and `classes`, which came later, if used."""
+        later = () if self.only_told else ("base", "classes")
+        return {name: value for name, value in asdict(self).items() if name not in later}
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 0:

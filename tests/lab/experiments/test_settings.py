@@ -120,7 +120,11 @@ def test_the_gradients_of_a_narrow_resnet_are_right(width):
         ("icifar", {"units": 8}, "units=8: icifar has no units"),
         ("rotating-mnist", {"tasks": 2}, "a rotating stream is one task"),
         ("permuting-mnist", {"tasks": 0}, "tasks=0: must be at least 1"),
-        ("permuting-mnist", {"method": "standard", "learnable": True}, "no numbers to learn"),
+        (
+            "permuting-mnist",
+            {"method": "standard", "learnable": True},
+            "nothing superposed that learnable",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said(experiment, given, message):

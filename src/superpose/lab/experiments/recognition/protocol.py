@@ -77,7 +77,11 @@ class RecognitionProtocol(ABC):
 
     def declared(self) -> Found:
         """All fields, as JSON has them: measures of other fields are not of this protocol."""
-        found: Found = json.loads(json.dumps(asdict(self)))
+        given = asdict(self)
+        kept = given.get("options", {}).get("recognise")
+        if kept is not None:
+            given["options"]["recognise"] = Statistics(**kept).described()
+        found: Found = json.loads(json.dumps(given))
         return found
 
     def learned(self) -> Found:
