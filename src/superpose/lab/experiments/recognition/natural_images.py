@@ -104,7 +104,8 @@ class NaturalImages(RecognitionProtocol):
         if self.options.get("base"):
             of_base = replace(of_tasks, base=True)
             kinds[f"inputs of {self.features} in the base"] = of_base
-            kinds["the same by classes"] = replace(of_base, classes=self.classes)
+            by_classes = replace(of_base, classes=self.classes)
+            kinds[f"inputs of {self.features} in the base, by classes"] = by_classes
         return kinds
 
     def _remembering(self, model: Any, stream: DrawnTasks, kept: Statistics) -> Any:
