@@ -261,6 +261,13 @@ def test_a_model_that_has_learned_goes_on_and_keeps_its_tasks():
     assert [span[0] for span in found["spans"]] == [5, 4]
 
 
+def test_a_declared_task_of_a_model_that_has_learned_stays():
+    model = sp.superpose(make_net(), "hadamard", tasks=["a", "b", "c"], recognise=True)
+    train(model, shifted(0, 5), lr=1e-3, display=Quiet())
+    assert [span[0] for span in go_on(model, 5).result["found"]["spans"]] == [1]
+    assert model.tasks == ["a", "b", "c"]
+
+
 def test_a_run_that_found_its_tasks_goes_on():
     model = train(make_net(), shifted(0, 5), "hadamard", tasks="found", display=Quiet()).model
     assert model.tasks == [0, 1]
