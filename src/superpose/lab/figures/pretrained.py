@@ -236,8 +236,8 @@ def draw(results: Path) -> None:
 def _panel(axes: Any, found: Sequence[Point]) -> None:
     """Accuracy against bytes; LoRA of growing rank is a line, and separate networks a bound."""
     axes.set(xlabel="bytes of all tasks, in networks", ylabel="accuracy at the end, %")
-    places = [point.total / point.network for point in found if point.method in ON_THE_PLANE]
-    middle = (min(places) + max(places)) / 2
+    spread = [point.total / point.network for point in found if point.method in ON_THE_PLANE]
+    middle = (min(spread) + max(spread)) / 2
     ours = [point.mean for point in found if point.method in OURS]
     for point in found:
         colour, at = COLOURS[point.method], (point.total / point.network, point.mean)
@@ -256,7 +256,8 @@ def _panel(axes: Any, found: Sequence[Point]) -> None:
     for private, look in ((False, "-"), (True, ":")):
         kind = [p for p in found if p.method == "lora" and p.words.endswith("private") is private]
         line = [(point.total / point.network, point.mean) for point in kind]
-        axes.plot(*zip(*line, strict=True), look, color=COLOURS["lora"], marker="s", markersize=4)
+        places, means = [place for place, _ in line], [mean for _, mean in line]
+        axes.plot(places, means, look, color=COLOURS["lora"], marker="s", markersize=4)
         for at, point in zip(line, kind, strict=True):
             rank = point.words.split(", ")[1].removeprefix("rank ")
             name = point.words if point is kind[0] else rank
