@@ -82,7 +82,7 @@ OWN: dict[tuple[int, int], dict[str, dict[str, Any]]] = {
     },
     (2048, 50): {
         "ours, larger steps and smooth labels": LARGER_STEPS,
-        "the same, centred by rows, rank 2": WIDE | {"rank": 2},
+        "ours, as above, centred by rows, rank 2": WIDE | {"rank": 2},
     },
 }
 """By units and the number of tasks: what a task has for itself."""
