@@ -283,7 +283,7 @@ def test_tasks_that_learned_and_of_whose_inputs_nothing_is_known_are_told():
         go_on(model, 0)
     model = sp.superpose(make_net(), "hadamard", tasks=3)
     model.remember(torch.randn(9, 8), task=2)
-    with pytest.raises(sp.SuperposeError, match="task 2 have inputs, which are not the first"):
+    with pytest.raises(sp.SuperposeError, match="task 2 have inputs, and are not the first"):
         go_on(model, 0)
     model.remove_task(2)
     model.remember(torch.randn(9, 8), task=0)

@@ -101,7 +101,7 @@ class Finder:
         if known != list(range(len(known))):
             raise SuperposeError(
                 f"tasks='found' takes contexts in their order, and {told(self.model, known)} have "
-                "inputs, which are not the first ones: remember inputs of those before, or tell tasks"
+                "inputs, and are not the first ones: remember inputs of those before, or tell tasks"
             )
         return len(known)
 
