@@ -20,6 +20,7 @@ from superpose.learning.hooks import Hook
 from superpose.learning.labelled import Labelled
 from superpose.model import Superposed, private_state
 from superpose.packing.inputs import evaluating
+from superpose.recognition.inputs import names_of
 
 
 class Doubt(Hook):
@@ -58,7 +59,7 @@ class Doubt(Hook):
         own = torch.searchsorted(numbers, given)
         moved = torch.randint(1, len(numbers), own.shape, generator=self.generator)
         wrong = numbers[(own + moved) % len(numbers)]
-        names = {number: name for name, number in known.names.items()}
+        names = names_of(self.model)
         asked = [names[number] for number in wrong.tolist()]
         with evaluating(self.model):  # or wrong inputs would count as what the task has seen
             doubtful = self.model(some.x, task=asked)

@@ -235,6 +235,7 @@ class Superposed(nn.Module):
         "shortlist" (outputs, for the eight likeliest tasks by their inputs), or an `Evidence`.
 
         >>> from superpose import superpose
+        >>> _ = torch.manual_seed(0)
         >>> model = superpose(nn.Linear(8, 3), tasks=["cats", "dogs"])
         >>> model.remember(torch.randn(100, 8), task="cats")
         >>> model.remember(torch.randn(100, 8) + 2, task="dogs")
@@ -274,7 +275,7 @@ class Superposed(nn.Module):
         return made
 
     def _select(self, ids: Ids, own: list[Layer]) -> Selection:
-        device = next(w.device for w in (layer.weight_like() for layer in own) if w is not None)
+        device = _device(own)
         tasks = Tasks.of(ids[0] if isinstance(ids, tuple) else ids, device)
         row = tasks.row
         if isinstance(ids, tuple) and row is not None:
@@ -302,7 +303,7 @@ class Superposed(nn.Module):
                 "the model has no base by itself: superpose(…, base=True) keeps it"
             )
         private = state.starts()
-        device = next(w.device for w in (layer.weight_like() for layer in own) if w is not None)
+        device = _device(own)
         tasks = Tasks.of(next(iter(self.superposition.names.values())), device)
         closed = torch.ones((), device=device)
         return Selection(
@@ -479,6 +480,11 @@ class Superposed(nn.Module):
 def layers(model: nn.Module) -> list[Layer]:
     """The superposed layers of a model, in order, each of them once."""
     return [module for module in modules(model) if isinstance(module, Layer)]
+
+
+def _device(own: list[Layer]) -> torch.device:
+    """Where the layers are."""
+    return next(w.device for w in (layer.weight_like() for layer in own) if w is not None)
 
 
 def _learns(own: list[Layer], tasks: Tasks) -> bool:
