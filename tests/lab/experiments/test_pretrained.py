@@ -10,7 +10,15 @@ from torch import nn
 
 import superpose as sp
 from superpose.lab.data.drawn import DrawnTasks, Split, Splits
-from superpose.lab.experiments.pretrained import FineTunes, Problem, chosen_method, run, tune
+from superpose.lab.experiments import pretrained
+from superpose.lab.experiments.pretrained import (
+    FineTunes,
+    Problem,
+    chosen_method,
+    problem,
+    run,
+    tune,
+)
 from superpose.lab.experiments.storage import round_weights, rounded, stored
 from superpose.lab.figures.pretrained import draw, points, read, rival, table
 from superpose.lab.networks.adapters import Adapted
@@ -177,6 +185,31 @@ def test_superposed_is_the_family_with_a_base_and_the_options_that_are_given(mon
     assert superposed.label == "superposed-hadamard-projection-centre-task-conv-channel-r2"
     chosen_method(replace(superposed, method="scrambled", rank=0), []).make(network(), 3, 7)
     assert asked[1] == {"seed": 7, "private_layers": [], "conv": "channel"}
+
+
+@pytest.mark.parametrize("validation", [False, True])
+def test_reviews_come_first_and_topics_after_them(validation, monkeypatch):
+    reviews, topics = (Splits(split(k), split(k + 1), split(k + 2)) for k in (10, 20))
+    monkeypatch.setattr(pretrained, "_reviews", lambda: reviews)
+    monkeypatch.setattr(pretrained, "_quotations", lambda: topics)
+    with_reviews, alone = (
+        problem(given).stream(given, validation)
+        for given in (
+            FineTunes(net="minilm-reviews", method="trunk", tasks=3),
+            FineTunes(net="minilm", method="trunk", tasks=2),
+        )
+    )
+    tested = reviews.validation if validation else reviews.test
+    assert all(map(torch.equal, with_reviews.test(0), tested))
+    first = with_reviews.batch(0)
+    assert all((reviews.train.x == row).all(1).any() for row in first.x)
+    for task in range(2):
+        assert all(map(torch.equal, with_reviews.test(task + 1), alone.test(task)))
+        rows = with_reviews.batch(60 * (task + 1)).x
+        assert all((alone.rows(task).x == row).all(1).any() for row in rows)
+    given = FineTunes(net="minilm-reviews", method="trunk", tasks=1)
+    with pytest.raises(sp.SuperposeError, match="tasks=1: reviews are followed by at least one"):
+        problem(given).stream(given, validation)
 
 
 def test_a_run_without_a_learning_rate_is_refused():

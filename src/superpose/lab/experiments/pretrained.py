@@ -22,6 +22,7 @@ from superpose.lab.data import Permuting, load
 from superpose.lab.data.blocks import Blocks
 from superpose.lab.data.drawn import DrawnTasks, Split, Splits, split_off
 from superpose.lab.data.fortunes import quotations
+from superpose.lab.data.reviews import reviews
 from superpose.lab.experiments.storage import round_weights, stored
 from superpose.lab.networks import MLP
 from superpose.lab.networks.adapters import Adapted
@@ -32,9 +33,9 @@ from superpose.learning.evaluation import accuracy
 from superpose.learning.labelled import Labelled
 from superpose.learning.methods import Method
 from superpose.learning.run_directory import write
-from superpose.learning.streams import Stream
+from superpose.learning.streams import Stream, TensorStream
 
-NetName = Literal["mlp", "lite0", "minilm"]
+NetName = Literal["mlp", "lite0", "minilm", "minilm-reviews"]
 MethodName = Literal["separate", "trunk", "lora", "scrambled", "superposed"]
 GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 TUNING_SEED = 1000  # of tasks that no result is measured on
@@ -46,7 +47,8 @@ class FineTunes:
     """One run: tasks learned one after the other from a pretrained network."""
 
     net: NetName
-    """mlp (256 units, MNIST), lite0 (EfficientNet-lite0, ImageNet) or minilm (MiniLM-L6)."""
+    """mlp (256 units, MNIST), lite0 (EfficientNet-lite0, ImageNet), minilm (MiniLM-L6), or
+    minilm-reviews (MiniLM-L6 too, whose first task is the sentiment of film reviews)."""
     method: MethodName
     """separate (a network for each task), trunk (one network, a head for each task), lora
     (adapters for each task), scrambled (superposed without a base) or superposed."""
@@ -182,7 +184,7 @@ def enlarged(images: Tensor) -> Tensor:
 
 def _drawn(
     settings: FineTunes, about: Problem, name: str, rows: Splits, group: int, **options: Any
-) -> Stream:
+) -> DrawnTasks:
     """Tasks of some classes each, which are drawn from all that there are."""
     return DrawnTasks(
         name,
@@ -204,20 +206,47 @@ def _classes(settings: FineTunes, validation: bool) -> Stream:
 
 LENGTH = 32  # tokens
 MOST = 240  # quotations of a topic, so that no topic is most of its task
+REVIEW_LENGTH, MOST_REVIEWS = 64, 1000
 
 
 @cache
-def _texts() -> Splits:
-    topics = quotations()
-    labels = [k for k, texts in enumerate(topics.values()) for _ in texts[:MOST]]
-    ids = tokenised([text for texts in topics.values() for text in texts[:MOST]], LENGTH)
+def _quotations() -> Splits:
+    return _texts(quotations(), MOST, LENGTH)
+
+
+@cache
+def _reviews() -> Splits:
+    return _texts(reviews(), MOST_REVIEWS, REVIEW_LENGTH)
+
+
+def _texts(by_class: dict[str, list[str]], most: int, length: int) -> Splits:
+    """The tokens of the first texts of each class; a quarter is for tests."""
+    labels = [k for k, texts in enumerate(by_class.values()) for _ in texts[:most]]
+    ids = tokenised([text for texts in by_class.values() for text in texts[:most]], length)
     rows, test = split_off(Split(ids, torch.tensor(labels)), 0.25)
     return Splits(*split_off(rows, 0.2), test)
 
 
-def _topics(settings: FineTunes, validation: bool) -> Stream:
+def _topics(settings: FineTunes, validation: bool) -> DrawnTasks:
     test_on = "validation" if validation else "test"
-    return _drawn(settings, MINILM_TOPICS, "fortunes", _texts(), 4, test_on=test_on)
+    return _drawn(settings, MINILM_TOPICS, "fortunes", _quotations(), 4, test_on=test_on)
+
+
+def _reviews_and_topics(settings: FineTunes, validation: bool) -> Stream:
+    """Sentiment first, then topics: a task of another kind that all others come after."""
+    if settings.tasks < 2:
+        raise SuperposeError(f"tasks={settings.tasks}: reviews are followed by at least one task")
+    topics = _topics(replace(settings, tasks=settings.tasks - 1), validation)
+    tested = _reviews().validation if validation else _reviews().test
+    return TensorStream(
+        [
+            (*_reviews().train, *tested),
+            *(topics.rows(k) + topics.test(k) for k in range(topics.tasks)),
+        ],
+        period=topics.period,
+        batch_size=topics.batch_size,
+        seed=settings.seed,
+    )
 
 
 def _minilm() -> nn.Module:
@@ -229,7 +258,13 @@ def _minilm() -> nn.Module:
 MLP_BLOCKS = Problem(_pretrained_mlp, _blocks, "layers.5", False, steps=400, batch_size=128)
 LITE0_CLASSES = Problem(_lite0, _classes, "head", True, steps=80, batch_size=24)
 MINILM_TOPICS = Problem(_minilm, _topics, "head", True, steps=60, batch_size=16)
-PROBLEMS: dict[str, Problem] = {"mlp": MLP_BLOCKS, "lite0": LITE0_CLASSES, "minilm": MINILM_TOPICS}
+MINILM_REVIEWS = replace(MINILM_TOPICS, stream=_reviews_and_topics)
+PROBLEMS: dict[str, Problem] = {
+    "mlp": MLP_BLOCKS,
+    "lite0": LITE0_CLASSES,
+    "minilm": MINILM_TOPICS,
+    "minilm-reviews": MINILM_REVIEWS,
+}
 
 
 def chosen_method(settings: FineTunes, own_layers: list[str]) -> Method:

@@ -18,6 +18,7 @@ TITLES = {
     "mlp": "MLP of 256 units, blocks of MNIST",
     "lite0": "EfficientNet-lite0, ten classes of CIFAR-100",
     "minilm": "MiniLM-L6, four topics of quotations",
+    "minilm-reviews": "MiniLM-L6, film reviews, then topics of quotations",
 }
 COLOURS = {
     "separate": "#666666",
