@@ -34,7 +34,8 @@ class ReproduceCommand:
       fig-rotating-close, fig-rotating-context,
       fig-rotating-mnist
     • fig-icifar-samples, fig-icifar
-    • beyond the paper: recipe, icifar-recipe, ours
+    • beyond the paper: recipe, ours, own-numbers,
+      icifar-recipe, icifar-ours
     • the task found, not told:
       recognise-permuted-10, recognise-permuted-50,
       recognise-permuted-250, recognise-rotated,

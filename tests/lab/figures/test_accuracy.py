@@ -83,6 +83,25 @@ def test_icifar_judges_ours_beside_binary_where_it_is_wanted(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("end", "lost", "verdict"), [(0.7, "1.20", "holds"), (0.6, "7.20", "fails")]
+)
+def test_icifar_ours_is_held_to_what_it_may_lose(
+    end: float, lost: str, verdict: str, tmp_path: Path
+) -> None:
+    wanted = ITEMS["icifar-ours"].wanted("paper")
+    assert [each.settings.min_inputs for each in wanted] == [0, 145, 0, 289]
+    for each in wanted:
+        ours = each.settings.method != "binary"
+        fake(tmp_path / "runs", each.settings, start=0.72, end=end if ours else 0.5)
+    found = produce.make("icifar-ours", "paper", tmp_path)
+    checks = [(check["claim"], check["ours"], check["verdict"]) for check in found["checks"]]
+    claim = "width 32: ours, layers < 289 private, loses at most 4 points"
+    assert checks[2] == (claim, lost, verdict)
+    assert [verdict for _, _, verdict in checks[:2]] == ["better", "better"]
+    assert found["rows"][1]["numbers"] is not None
+
+
 @pytest.mark.parametrize(("lower", "verdict"), [(0.005, "reproduced"), (0.05, "differs")])
 def test_forms_that_differ_in_large_networks_are_told(
     lower: float, verdict: str, tmp_path: Path

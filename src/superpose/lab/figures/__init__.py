@@ -25,6 +25,7 @@ FigureName = Literal[
     "propositions",
     "recipe",
     "icifar-recipe",
+    "icifar-ours",
     "ours",
     "own-numbers",
     "recognise-permuted-10",

@@ -14,6 +14,7 @@ from superpose.lab.figures.recognition_pictures import bars, contexts, drifting
 from superpose.lab.figures.variants import (
     FORMS,
     average_runs,
+    icifar_our_runs,
     icifar_recipe_runs,
     icifar_runs,
     large_runs,
@@ -140,6 +141,14 @@ ITEMS: dict[str, Item] = {
         curves.changes,
         icifar_recipe_runs,
         accuracy.recipe,
+        MEAN,
+    ),
+    "icifar-ours": Learned(
+        "not in the paper",
+        "Our recipe beside the paper's method, in a convolutional network",
+        curves.changes,
+        icifar_our_runs,
+        accuracy.icifar_ours,
         MEAN,
     ),
     "ours": Learned(

@@ -51,6 +51,12 @@ ICIFAR_CHANGES: dict[str, dict[str, Any]] = {
     "ours: binary, projection": {"method": "binary+projection"},
 }
 """The same for a convolutional network."""
+ICIFAR_OURS: dict[str, Any] = {
+    "method": "hadamard+projection",
+    "private": "per-task",
+    "rank": 2,
+    "schedule": "cosine",
+}
 RECIPES: dict[str, dict[str, Any]] = {
     "as in the paper": {},
     "ours": OURS,
@@ -228,6 +234,26 @@ def icifar_runs(scale: Scale) -> Iterator[Wanted]:
             yield Wanted(incremental(scale, method, width, steps), seeds)
     width, steps, seeds = variants[scale][0]
     yield Wanted(incremental(scale, "binary+projection", width, steps), seeds)
+
+
+def icifar_our_runs(scale: Scale) -> Iterator[Wanted]:
+    """The paper's method and ours: small layers private, a low rank, projection."""
+    variants: dict[Scale, tuple[tuple[int, int | None], ...]] = {
+        "smoke": ((4, None),),
+        "quick": ((8, 100),),
+        "paper": ((16, 1000), (32, 1000)),
+    }
+    for width, steps in variants[scale]:
+        paper = incremental(scale, "binary", width, steps)
+        first_stage = 9 * width  # inputs of its convolutions, 3 × 3
+        ours = replace(
+            paper,
+            **ICIFAR_OURS,
+            min_inputs=first_stage + 1,
+            evaluate_every=steps or paper.evaluate_every,
+        )
+        yield Wanted(paper, label=f"width {width}: as in the paper")
+        yield Wanted(ours, label=f"width {width}: ours, layers < {first_stage + 1} private")
 
 
 def icifar_recipe_runs(scale: Scale) -> Iterator[Wanted]:
