@@ -14,7 +14,7 @@ from superpose.lab.figures.produce import protocols_of
 
 def test_every_name_of_the_issue_is_there() -> None:
     assert set(ITEMS) == set(get_args(FigureName))
-    assert len(ITEMS) == 28
+    assert len(ITEMS) == 29
     assert [name for name in ITEMS if name.startswith("recognise-")] == RECOGNISED
 
 
