@@ -271,6 +271,33 @@ def test_a_base_may_be_another_network():
         sp.superpose(net, base=model)
 
 
+class Scaled(nn.Module):
+    """A network that computes with a buffer which is not in its state."""
+
+    def __init__(self, by, size=12):
+        super().__init__()
+        self.linear = nn.Linear(12, 4)
+        self.register_buffer("by", torch.full((size,), by), persistent=False)
+
+    def forward(self, x):
+        return self.linear(x * self.by[:1])
+
+
+def test_a_base_brings_the_buffers_that_are_not_in_its_state():
+    base, x = Scaled(2.0), torch.randn(6, 12)
+    model = sp.superpose(Scaled(1.0), tasks=2, base=base)
+    assert torch.equal(model(x, task=0), base(x))
+    base.by.zero_()
+    assert model(x, task=0).ne(base(x)).any()  # they are a copy
+    with pytest.raises(sp.SuperposeError, match="the buffer by is not the same"):
+        sp.superpose(Scaled(1.0), tasks=2, base=Scaled(2.0, size=3))
+
+
+def test_a_base_of_another_type_of_number_is_refused():
+    with pytest.raises(sp.SuperposeError, match=r"float32 in the network .*float64 in the base"):
+        sp.superpose(mlp(), tasks=2, base=mlp().double())
+
+
 def test_a_base_whose_tied_weights_differ_is_refused():
     class Tied(nn.Module):
         def __init__(self, tied):
@@ -376,6 +403,30 @@ def test_a_task_whose_weights_were_written_is_begun_by_hand():
     model.begin("a")
     assert not torch.equal(model(x, task="a"), net(x))
     assert torch.equal(model(x, task="b"), net(x))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_learning_by_functions_of_the_parameters_begins_a_task_or_says_what_to_do(bias):
+    net = nn.Sequential(nn.Linear(12, 8, bias=bias), nn.ReLU(), nn.Linear(8, 3, bias=bias))
+    model, x = sp.superpose(net, tasks=["cats", "dogs"], base=True), torch.randn(6, 12)
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+    def loss(parameters):
+        found = torch.func.functional_call(model, parameters, (x,), {"task": "cats"})
+        return (found - 1).square().mean()
+
+    def lowered(parameters):
+        gradients = torch.func.grad(loss)(parameters)
+        return {name: p - 0.1 * gradients[name] for name, p in parameters.items()}
+
+    if not bias:
+        with pytest.warns(UserWarning, match=r"stays its base: call model.begin\('cats'\)"):
+            assert loss(lowered(trained)) == loss(trained)
+        model.begin("cats")
+    first = loss(trained)
+    for _ in range(2):
+        trained = lowered(trained)
+    assert loss(trained) < first
 
 
 def test_statistics_that_are_skipped_are_refused():

@@ -61,6 +61,23 @@ def test_gradients_that_are_zeros_do_not_move_the_tasks_that_did_not_run(name, o
     assert not same(own(model, "a"), learned)
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_pass_that_only_looks_at_another_task_does_not_move_it(mixed):
+    """Accuracies of earlier tasks are watched in training, often without `no_grad`."""
+    x = torch.randn(6, 12)
+    model = sp.superpose(mlp(), tasks=["a", "b"])
+    optimiser = OPTIMISERS["momentum"](model.parameters())
+    for _ in range(2):
+        step(model, optimiser, x, "a")
+    learned = own(model, "a")
+    for _ in range(2):
+        optimiser.zero_grad(set_to_none=False)
+        model(x, task=["a"] * 6 if mixed else "a")
+        model(x, task="b").square().mean().backward()
+        optimiser.step()
+    assert same(own(model, "a"), learned)
+
+
 def test_a_task_whose_own_gradient_is_zero_is_moved_as_a_plain_network_is():
     """Momentum goes on where a batch is masked as a whole, say."""
     net, x = mlp(), torch.randn(6, 12)

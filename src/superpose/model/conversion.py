@@ -274,6 +274,11 @@ def _with_weights(net: nn.Module, base: nn.Module) -> nn.Module:
                 f"the base is another architecture: {name} is {tuple(tensor.shape)} in the network "
                 f"and {there} in the base"
             )
+        if given[name].dtype != tensor.dtype:
+            raise SuperposeError(
+                f"{name} is {tensor.dtype} in the network and {given[name].dtype} in the base: "
+                "convert one of them with .to(…)"
+            )
     extra = next((name for name in given if name not in own), None)
     if extra is not None:
         raise SuperposeError(f"the base is another architecture: the network has no {extra}")
@@ -287,7 +292,23 @@ def _with_weights(net: nn.Module, base: nn.Module) -> nn.Module:
             )
     made = copy.deepcopy(net)
     made.load_state_dict(given)
+    _take_other_buffers(made, base)
     return made
+
+
+def _take_other_buffers(net: nn.Module, base: nn.Module) -> None:
+    """Those that are in no state, which the base computes with all the same."""
+    kept = net.state_dict()
+    theirs = dict(base.named_buffers(remove_duplicate=False))
+    for name, own in list(net.named_buffers(remove_duplicate=False)):
+        if name in kept:
+            continue
+        if name not in theirs or theirs[name].shape != own.shape:
+            raise SuperposeError(
+                f"the base is another architecture: the buffer {name} is not the same there"
+            )
+        path, _, leaf = name.rpartition(".")
+        net.get_submodule(path)._buffers[leaf] = theirs[name].detach().clone().to(own.device)
 
 
 def _check_real(conversion: Conversion) -> None:

@@ -136,7 +136,8 @@ class Superposed(nn.Module):
         """Mark a task as begun, so that it is no longer its base.
 
         A task begins by itself, with the first gradient that `backward()` brings, or when its
-        private tensors change. Call this only if you write to the shared weights by other means.
+        private tensors change. Call this only if you write to the shared weights by other means:
+        with gradients of `torch.func`, or by copying the parameters of another model one by one.
         """
         private_state(self).begin([self.superposition.number(task)])
 
@@ -282,7 +283,8 @@ class Superposed(nn.Module):
             row = row.unsqueeze(0)
         state = own[-1].private_state
         if torch.is_grad_enabled():
-            state.ran.update(dict.fromkeys(tasks.unique, True))
+            for task in tasks.unique:
+                state.ran.setdefault(task, False)
         private = state.select(tasks)
         closed = closed_to(state, tasks, device, lambda: _learns(own, tasks))
         found = {la.path: la.select(tasks, private.get(la.path, {}), closed) for la in own}

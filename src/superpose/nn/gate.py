@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ def closed_to(
     waiting = [task for task in tasks.unique if not state.has_begun(task)]
     if not waiting:
         return None
+    if not state.learns and _differentiated_by_func():
+        _warn(state, waiting[0])
     with torch._C._DisableFuncTorch():  # in a transform nothing could be told of its gradient
         each = [torch.tensor(float(task in waiting), device=device) for task in tasks.unique]
         closed = by_row(each, tasks.row)
@@ -39,6 +42,22 @@ def closed_to(
 
             closed.register_hook(begin)
     return closed
+
+
+def _differentiated_by_func() -> bool:
+    """Whether a transform of `torch.func` computes gradients."""
+    functorch = torch._C._functorch
+    kinds = (functorch.TransformType.Grad, functorch.TransformType.Jvp)
+    return any(one.key() in kinds for one in functorch.get_interpreter_stack() or ())
+
+
+def _warn(state: PrivateState, task: int) -> None:
+    warnings.warn(
+        f"task {state.name_of(task)!r} has no private parameters, so nothing tells that it learns "
+        "by gradients of torch.func, and it stays its base: call "
+        f"model.begin({state.name_of(task)!r}) before",
+        stacklevel=2,
+    )
 
 
 def _reached(gradient: Tensor, tasks: Tasks) -> list[int]:

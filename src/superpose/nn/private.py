@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from superpose.errors import SuperposeError
 from superpose.nn.flat import LEARNED, RECOGNITION, WRITTEN, Group, Part, is_sharded
 from superpose.nn.selection import Tasks, by_row
-from superpose.nn.steps import watch
+from superpose.nn.steps import noticed, watch
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
@@ -75,6 +75,15 @@ class PrivateState(nn.Module):
     def parts(self) -> list[Part]:
         """Of all groups."""
         return [part for group in self.groups.values() for part in group.parts]
+
+    @property
+    def learns(self) -> bool:
+        """Whether tasks have parameters for themselves, by whose change they begin to learn."""
+        return any(group.kind in LEARNED for group in self.groups.values())
+
+    def name_of(self, task: int) -> str | int:
+        """What a task is called."""
+        return next((name for name, number in self.names.items() if number == task), task)
 
     def add(self, tasks: Iterable[int]) -> None:
         """Give new tasks their tensors, as the layers have them."""
@@ -145,7 +154,7 @@ class PrivateState(nn.Module):
         for group in self.groups.values():
             if group.kind == RECOGNITION and tasks.row is not None:
                 continue  # no layer needs them there
-            flats = [group.of(task) for task in tasks.unique]
+            flats = [noticed(self, task, group.of(task)) for task in tasks.unique]
             if is_sharded(flats[0]):
                 raise SuperposeError(
                     "the private tensors of tasks are sharded, and a pass needs them before its "

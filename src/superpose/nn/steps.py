@@ -2,9 +2,9 @@
 
 An optimiser passes over a parameter whose gradient is None. It moves one whose gradient is zero, by
 momentum and weight decay, and `optimiser.zero_grad(set_to_none=False)` leaves zeros in the private
-parameters of every task that has learned. They are hidden from the step, unless their task ran
-since the last one. A task that was added after an optimiser was made is not in it: a warning says
-so.
+parameters of every task that has learned. They are hidden from the step, unless a gradient came
+back to their task since the last one. A task that was added after an optimiser was made is not in
+it: a warning says so.
 """
 
 from __future__ import annotations
@@ -42,6 +42,22 @@ def watch(state: PrivateState) -> None:
         if not _hooks:
             _hooks.append(register_optimizer_step_pre_hook(_before))
             _hooks.append(register_optimizer_step_post_hook(_after))
+
+
+def noticed(state: PrivateState, task: int, flat: Tensor) -> Tensor:
+    """The same numbers; a gradient that comes back to them tells that their task learns."""
+    if not flat.requires_grad or not torch.is_grad_enabled():
+        return flat
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # a transform takes no hooks
+        state.ran[task] = True
+        return flat
+    seen = flat.view_as(flat)
+
+    def learns(gradient: Tensor) -> None:
+        state.ran[task] = True
+
+    seen.register_hook(learns)
+    return seen
 
 
 def _before(optimiser: Optimizer, given: Any, options: Any) -> tuple[Any, Any] | None:
@@ -140,7 +156,7 @@ def _leaves_out(optimiser: Optimizer, group: Group, task: int, flat: Tensor) -> 
 
 
 def _warn(state: PrivateState, task: int) -> None:
-    name = next((name for name, number in state.names.items() if number == task), task)
+    name = state.name_of(task)
     warnings.warn(
         f"the private parameters of task {name!r} do not learn: the optimiser was made before the "
         "task was added, and does not have them; call optimiser.add_param_group({'params': "
