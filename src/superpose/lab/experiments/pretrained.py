@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
-from superpose.lab.data import Permuting, load
+from superpose.lab.data import Incremental, Permuting, load
 from superpose.lab.data.blocks import Blocks
+from superpose.lab.data.data_directory import directory
+from superpose.lab.data.datasets import normalise
 from superpose.lab.data.drawn import DrawnTasks, Split, Splits, split_off
 from superpose.lab.data.fortunes import quotations
 from superpose.lab.data.reviews import reviews
 from superpose.lab.experiments.storage import round_weights, stored
-from superpose.lab.networks import MLP
+from superpose.lab.networks import MLP, ResNet18
 from superpose.lab.networks.adapters import Adapted
 from superpose.lab.networks.efficientnet import DEVIATION, MEAN, efficientnet_lite0
 from superpose.lab.networks.minilm import minilm, tokenised
@@ -34,8 +36,9 @@ from superpose.learning.labelled import Labelled
 from superpose.learning.methods import Method
 from superpose.learning.run_directory import write
 from superpose.learning.streams import Stream, TensorStream
+from superpose.model import unsuperpose
 
-NetName = Literal["mlp", "lite0", "minilm", "minilm-reviews"]
+NetName = Literal["mlp", "lite0", "minilm", "minilm-reviews", "resnet16", "resnet32"]
 MethodName = Literal["separate", "trunk", "lora", "scrambled", "superposed"]
 GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 TUNING_SEED = 1000  # of tasks that no result is measured on
@@ -47,8 +50,9 @@ class FineTunes:
     """One run: tasks learned one after the other from a pretrained network."""
 
     net: NetName
-    """mlp (256 units, MNIST), lite0 (EfficientNet-lite0, ImageNet), minilm (MiniLM-L6), or
-    minilm-reviews (MiniLM-L6 too, whose first task is the sentiment of film reviews)."""
+    """mlp (256 units, MNIST), lite0 (EfficientNet-lite0, ImageNet), minilm (MiniLM-L6),
+    minilm-reviews (MiniLM-L6 too, whose first task is the sentiment of film reviews), resnet16 or
+    resnet32 (ResNet-18 of that width, CIFAR-10)."""
     method: MethodName
     """separate (a network for each task), trunk (one network, a head for each task), lora
     (adapters for each task), scrambled (superposed without a base) or superposed."""
@@ -107,7 +111,8 @@ class FineTunes:
 class Problem:
     """A pretrained network, its tasks, and how long each is learned.
 
-    `own_head`: classes mean something else in every task, so each has a head of its own.
+    `own_head`: classes mean something else in every task, so each has a head of its own. `known`
+    makes the test rows of the task that the network comes with.
     """
 
     network: Callable[[], nn.Module]
@@ -116,6 +121,7 @@ class Problem:
     own_head: bool
     steps: int
     batch_size: int
+    known: Callable[[], Split] | None = None
 
 
 def problem(settings: FineTunes) -> Problem:
@@ -255,15 +261,65 @@ def _minilm() -> nn.Module:
     return net
 
 
+def _pretrained_resnet(width: int) -> nn.Module:
+    """A ResNet-18 that learned CIFAR-10 in 1000 steps; a run in the data directory keeps it."""
+    place = directory().path / "networks" / f"resnet18-width-{width}"
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = ResNet18(width=width)
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch lacks it
+    stream = Incremental(load("cifar10"), tasks=1, period=RESNET16.steps)
+    options: dict[str, Any] = {"optimiser": "adam", "lr": 1e-3, "schedule": "cosine"}
+    kept: dict[str, Any] = {"out": place, "resume": True, "save_every": 120}
+    return train(net, stream, display=Quiet(), **options, **kept).model
+
+
+def _next_classes(settings: FineTunes, validation: bool) -> Stream:
+    """Ten classes of CIFAR-100 at a time, as the paper has them after CIFAR-10."""
+    rows = splits("cifar100")
+    tested = rows.validation if validation else rows.test
+    both = Split(*map(torch.cat, zip(rows.train, rows.validation, strict=True)))
+    learned = rows.train if validation else both
+    starts = range(10, 10 * (settings.tasks + 1), 10)
+    return TensorStream(
+        [(*_ten(learned, start), *_ten(tested, start)) for start in starts],
+        period=settings.steps or RESNET16.steps,
+        batch_size=RESNET16.batch_size,
+        seed=settings.seed,
+    )
+
+
+def _ten(rows: Split, start: int) -> Split:
+    """Ten classes of images, as a network takes them, numbered from zero."""
+    own = (rows.y >= start) & (rows.y < start + 10)
+    return Split(normalise(rows.x[own], "colour"), rows.y[own] - start)
+
+
+def _cifar10() -> Split:
+    return _ten(splits("cifar10").test, 0)
+
+
 MLP_BLOCKS = Problem(_pretrained_mlp, _blocks, "layers.5", False, steps=400, batch_size=128)
 LITE0_CLASSES = Problem(_lite0, _classes, "head", True, steps=80, batch_size=24)
 MINILM_TOPICS = Problem(_minilm, _topics, "head", True, steps=60, batch_size=16)
 MINILM_REVIEWS = replace(MINILM_TOPICS, stream=_reviews_and_topics)
+RESNET16 = Problem(
+    partial(_pretrained_resnet, 16),
+    _next_classes,
+    "head",
+    True,
+    steps=1000,
+    batch_size=128,
+    known=_cifar10,
+)
+RESNET32 = replace(RESNET16, network=partial(_pretrained_resnet, 32))
 PROBLEMS: dict[str, Problem] = {
     "mlp": MLP_BLOCKS,
     "lite0": LITE0_CLASSES,
     "minilm": MINILM_TOPICS,
     "minilm-reviews": MINILM_REVIEWS,
+    "resnet16": RESNET16,
+    "resnet32": RESNET32,
 }
 
 
@@ -314,7 +370,8 @@ def run(
     """Learn all tasks; with `out`, into a directory that a killed run goes on from.
 
     Beside the files of a run it has `storage.json`: bytes stored, with everything, and what the
-    accuracy is when all that was learned is rounded to eight bits.
+    accuracy is when all that was learned is rounded to eight bits; and, of a network that comes
+    with a task, that of its base after all others were learned.
     """
     if settings.lr is None:
         raise SuperposeError("no learning rate: give lr, or find one with tune")
@@ -344,6 +401,8 @@ def run(
     if out is not None and not (out / "storage.json").exists():
         bytes_of = stored(net, outcome.model, stream.tasks, chosen.hook.numbers)
         found: dict[str, Any] = {"bytes": bytes_of}
+        if about.known is not None and settings.method == "superposed":
+            found["base"] = accuracy(unsuperpose(outcome.model), Labelled(*about.known(), 0, 0))
         if (rounded := round_weights(outcome.model, BITS)) is not None:
             model, saved = rounded
             tests = (Labelled(*stream.test(k), k, k, chosen.select) for k in range(stream.tasks))

@@ -19,6 +19,8 @@ TITLES = {
     "lite0": "EfficientNet-lite0, ten classes of CIFAR-100",
     "minilm": "MiniLM-L6, four topics of quotations",
     "minilm-reviews": "MiniLM-L6, film reviews, then topics of quotations",
+    "resnet16": "ResNet-18 of width 16, CIFAR-10, then ten classes of CIFAR-100",
+    "resnet32": "ResNet-18 of width 32, CIFAR-10, then ten classes of CIFAR-100",
 }
 COLOURS = {
     "separate": "#666666",
@@ -130,7 +132,8 @@ def words(about: dict[str, Any]) -> str:
     parts += [f"rank {given['rank']}"] if given["rank"] else []
     if given["method"] in OURS:
         strength = f" of strength {given['strength']}" if "strength" in given else ""
-        parts += [f"projection{strength}"] if given["projection"] else []
+        rows = f" from {given['samples']} rows" if "samples" in given else ""
+        parts += [f"projection{strength}{rows}"] if given["projection"] else []
         parts += [f"centred by {given['centre']}"] if given["centre"] else []
         parts += [given["family"]] if given["family"] != "hadamard" else []
     parts += [f"layers < {given['min_inputs']} private"] if given.get("min_inputs") else []

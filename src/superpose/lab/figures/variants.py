@@ -241,7 +241,7 @@ def icifar_our_runs(scale: Scale) -> Iterator[Wanted]:
     variants: dict[Scale, tuple[tuple[int, int | None], ...]] = {
         "smoke": ((4, None),),
         "quick": ((8, 100),),
-        "paper": ((16, 1000), (32, 1000)),
+        "paper": ((32, 1000),),
     }
     for width, steps in variants[scale]:
         paper = incremental(scale, "binary", width, steps)
