@@ -107,10 +107,10 @@ def test_small_layers_that_will_be_the_bottleneck_are_named():
     found = sp.plan(net, "hadamard", tasks=4)
     assert [one.layer for one in found.small] == ["0.weight"]
     assert found.small[0].numbers == 8 * 27
-    told = "min_inputs=64 of superpose() gives every task its own of 0.weight: 216 numbers a task"
+    told = "min_inputs=33 of superpose() gives every task its own of 0.weight: 216 numbers a task"
     assert told in str(found)
     assert found.as_dict()["small"] == ["0.weight"]
-    own = sp.plan(net, "hadamard", tasks=4, min_inputs=64)
+    own = sp.plan(net, "hadamard", tasks=4, min_inputs=33)
     assert [one.layer for one in own.layers] == ["2.weight", "4.weight"]
     assert not own.small
     assert "min_inputs" not in str(own)

@@ -28,7 +28,7 @@ from superpose.packing.inputs import Part, Weight, in_order, quiet_run, reaching
 from superpose.packing.least_squares import scale
 from superpose.packing.solve import bias_name, observe
 
-SMALL = 64  # inputs: a layer with fewer cannot keep models apart, and costs little
+SMALL = 33  # inputs: a layer with fewer cannot keep models apart, and costs little
 
 
 @dataclass(frozen=True)

@@ -212,6 +212,34 @@ def test_reviews_come_first_and_topics_after_them(validation, monkeypatch):
         problem(given).stream(given, validation)
 
 
+def test_the_task_that_a_network_comes_with_is_kept_by_its_base(tmp_path):
+    rows = split(3)
+    known = Split(rows.x[rows.y < 2], rows.y[rows.y < 2])
+    about = replace(SMALL, known=lambda: known)
+    given = FineTunes(net="mlp", method="superposed", lr=1e-2, tasks=2)
+    run(given, tmp_path, given=about, display=Quiet())
+    was = float((network()(known.x).argmax(1) == known.y).float().mean())
+    assert json.loads((tmp_path / "storage.json").read_text())["base"] == pytest.approx(was)
+
+
+@pytest.mark.parametrize("validation", [False, True])
+def test_classes_of_cifar100_come_ten_at_a_time_after_cifar10(validation, monkeypatch):
+    def rows(count):
+        y = torch.arange(count) % 100
+        images = y.to(torch.uint8).view(-1, 1, 1, 1).expand(count, 3, 2, 2)
+        return Split(images, y)
+
+    monkeypatch.setattr(pretrained, "splits", lambda name: Splits(rows(1800), rows(200), rows(300)))
+    given = FineTunes(net="resnet16", method="superposed", tasks=3)
+    stream = problem(given).stream(given, validation)
+    assert (stream.tasks, len(stream)) == (3, 3000)
+    for task in range(3):
+        x, y = stream.test(task)
+        assert len(y) == (20 if validation else 30)
+        assert torch.equal(((x[:, 0, 0, 0] + 1) * 127.5).round().long(), y + 10 * (task + 1))
+    assert len(stream.data[0][1]) == (180 if validation else 200)
+
+
 def test_a_run_without_a_learning_rate_is_refused():
     with pytest.raises(sp.SuperposeError, match="give lr, or find one with tune"):
         run(replace(settings("lora"), lr=None), given=SMALL)
