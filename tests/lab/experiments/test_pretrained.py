@@ -262,7 +262,7 @@ def test_the_table_sets_superposition_beside_adapters_of_as_many_bytes(tmp_path)
     assert beside.end[0] == pytest.approx(50 * sum(result["final"][:2]))
     assert beside.total >= own.total
     assert f"{beside.mean:.1f}" in table(found)
-    draw(tmp_path)
+    draw(tmp_path, fewest=1)
     assert {"table.md", "points.json", "bytes.png", "bytes.svg"} <= {
         path.name for path in tmp_path.iterdir()
     }

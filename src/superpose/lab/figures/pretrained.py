@@ -34,7 +34,7 @@ OURS = ("superposed", "scrambled")
 BREAKS = re.compile(r" (?=without)|(?<=,) (?=layers|centred)|(?<=superposed,) |(?<=base,) ")
 ON_THE_PLANE = (*OURS, "lora")  # separate networks are a line, one trunk is far below
 DRAWN = ("mlp", "lite0", "minilm")  # the others are few runs: the table has them
-FEWEST, FAR = 8, 30.0  # tasks of a panel; points below the best that are not drawn
+FAR = 30.0  # points below the best that are not drawn
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ def _told(values: list[float]) -> str:
     return f"{fmean(values):.1f}{spread}"
 
 
-def draw(results: Path) -> None:
-    """Write `table.md`, `points.json` and the figure beside the runs."""
+def draw(results: Path, fewest: int = 8) -> None:
+    """Write `table.md`, `points.json` and the figure, of so many tasks or more, beside the runs."""
     found = points(read(results))
     write(results / "table.md", table(found).encode())
     write(
@@ -223,7 +223,7 @@ def draw(results: Path) -> None:
     panels = [
         (net, tasks)
         for net in DRAWN
-        for tasks in sorted({p.tasks for p in whole if p.net == net and p.tasks >= FEWEST})
+        for tasks in sorted({p.tasks for p in whole if p.net == net and p.tasks >= fewest})
         if len({p.method for p in whole if (p.net, p.tasks) == (net, tasks)}) > 1
     ]
     rows = (len(panels) + 1) // 2
