@@ -81,6 +81,9 @@ OWN: dict[tuple[int, int], dict[str, dict[str, Any]]] = {
         "hadamard, cosine schedule, centred by rows, rank 2": COSINE
         | ROWS
         | {"method": "hadamard", "rank": 2, "rank_lr": 3e-3},
+        "hadamard, cosine schedule, centred by rows, rank 4": COSINE
+        | ROWS
+        | {"method": "hadamard", "rank": 4, "rank_lr": 3e-3},
         "ours": OURS,
         "ours, centred by rows, rank 2": LOW_RANK | {"rank": 2},
     },
