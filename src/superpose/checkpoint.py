@@ -300,7 +300,7 @@ def _base_of(path: str | os.PathLike[str], model: Superposed, digest: str) -> di
         raise SuperposeError(
             f"{path} was saved without its base, and this network is another one (its digest is "
             f"{_digest(own)[:12]}, that of the base {digest[:12]}): load it into the pretrained "
-            "network that the model was made from"
+            "network whose weights were the base, in the same dtype"
         )
     return own
 

@@ -144,6 +144,10 @@ def test_every_layer_has_a_base(name, options):
     torch.manual_seed(0)
     net, shape = LAYERS[name]()
     net, x = net.double().eval(), torch.randn(5, *shape, dtype=torch.float64)
+    if name == "conv2d depthwise" and "rank" in options:
+        with pytest.raises(sp.SuperposeError, match=r"rank=1: .* in no superposed layer"):
+            sp.superpose(net, "hadamard", tasks=3, base=True, **options)
+        return
     model = sp.superpose(net, "hadamard", tasks=3, base=True, **options).eval()
     assert torch.equal(model(x, task=1), net(x))
     scramble(model)
@@ -265,7 +269,7 @@ def test_a_base_may_be_another_network():
         sp.superpose(net, base=mlp(bias=False))
     with pytest.raises(sp.SuperposeError, match=r"the network has no layers\.1\.bias"):
         sp.superpose(mlp(bias=False), base=net)
-    with pytest.raises(sp.SuperposeError, match="base='mlp'"):
+    with pytest.raises(sp.SuperposeError, match="base is a str: give True"):
         sp.superpose(net, base="mlp")
     with pytest.raises(sp.SuperposeError, match="the base is superposed"):
         sp.superpose(net, base=model)

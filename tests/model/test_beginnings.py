@@ -131,11 +131,12 @@ def test_a_task_whose_own_numbers_are_taken_back_is_the_base():
 def test_replicas_know_which_tasks_have_begun(make):
     net = make().eval()
     x = torch.randn(4, 12) if make is mlp else torch.randn(4, 3, 6, 6)
-    model = first_learned(net, x).eval()
-    twin = replica(model)
+    model = first_learned(net, x)
+    twin = replica(model.eval())
     assert torch.equal(twin(x, task=1), net(x))
     assert torch.equal(twin(x, task=0), model(x, task=0))
-    twin(x, task=1).sum().backward()
+    replica(model.train())(x, task=1).sum().backward()
+    model.eval()
     assert not torch.equal(model(x, task=1), net(x))
     assert torch.equal(replica(model)(x, task=2), net(x))
 
@@ -223,9 +224,50 @@ def test_a_gradient_that_nothing_learns_by_does_not_begin_a_task():
     model(given, task=1).sum().backward()
     assert given.grad is not None
     torch.testing.assert_close(model(x, task=1), net(x), rtol=0, atol=0)
-    model.requires_grad_(True)
+    model.train().requires_grad_(True)
     model(x, task=1).sum().backward()
-    assert not torch.allclose(model(x, task=1), net(x))
+    assert not torch.allclose(model.eval()(x, task=1), net(x))
+
+
+def test_a_saliency_map_does_not_begin_a_task():
+    net, x = mlp().eval(), torch.randn(6, 12)
+    model = first_learned(net, x).eval()
+    given = x.clone().requires_grad_()
+    model(given, task=1).sum().backward()
+    assert given.grad is not None
+    torch.testing.assert_close(model(x, task=1), net(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_task_that_learns_in_evaluation_mode_begins(bias):
+    """As people do to keep batch norms and dropout still."""
+    net, x = mlp(bias=bias).eval(), torch.randn(6, 12)
+    model = first_learned(net, x).eval()
+    optimiser = torch.optim.Adam(model.parameters(), 0.05)
+    losses = []
+    for _ in range(20):
+        optimiser.zero_grad()
+        loss = (model(x, task=1) - 1).square().mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert private_state(model).has_begun(1)
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_a_base_stays_frozen():
+    net, x = mlp(), torch.randn(6, 12)
+    model = sp.superpose(net, tasks=2, base=True, skip=["layers.5"])
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert model.requires_grad_(False) is model
+    assert not any(p.requires_grad for p in model.parameters())
+    model.requires_grad_(True)
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == learning
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    with pytest.raises(sp.SuperposeError, match=r"layers\.1\.weight is part of the base"):
+        model(x, task=0)
+    assert model.eval()(x, task=0).shape == (6, 5)
 
 
 @pytest.mark.parametrize("way", ["direct", "mapped", "grouped"])

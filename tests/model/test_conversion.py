@@ -123,6 +123,7 @@ def test_unsuperpose_gives_the_plain_module_back_and_reads_tasks_out(family):
     ("options", "message"),
     [
         ({"family": "nonsense"}, "unknown family 'nonsense'"),
+        ({"family": "hadamard+projection"}, "is a method of sp.learning.* alone, 'hadamard', here"),
         ({"tasks": 0}, "tasks is empty"),
         ({"tasks": "cats"}, "tasks='cats': give several names, as in \\['cats'\\]"),
         ({"skip": "layers"}, "skip='layers': give several names"),

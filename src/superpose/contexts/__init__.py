@@ -127,6 +127,11 @@ def family(wanted: str | Family) -> Family:
     if wanted in COMPOSED:
         made = COMPOSED[wanted].__name__
         raise SuperposeError(f"the family {wanted!r} needs options: give {made}(…) itself")
+    if "+" in wanted:
+        raise SuperposeError(
+            f"{wanted!r} is a method of sp.learning, a family and hooks: give it to "
+            f"sp.learning.train, and the family alone, {wanted.split('+')[0]!r}, here"
+        )
     if wanted not in FAMILIES:
         raise SuperposeError(
             f"unknown family {wanted!r}: use one of {', '.join(FAMILIES)}, or name one of your "

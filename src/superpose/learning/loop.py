@@ -279,7 +279,10 @@ def _groups(
     low_rank: list[dict[str, Any]] = []
     if rank_lr is not None:
         if not isinstance(model, Superposed) or not model.summary().low_rank:
-            raise SuperposeError(f"rank_lr={rank_lr}: the model has no low-rank parts")
+            raise SuperposeError(
+                f"rank_lr={rank_lr}: the model has no low-rank parts: give the method rank=…, or "
+                "leave rank_lr out"
+            )
         if not 0 < rank_lr < float("inf"):
             raise SuperposeError(f"rank_lr={rank_lr}: a learning rate is a number above 0")
         low_rank = model.parameter_groups(lr, rank_lr=rank_lr)[1:]

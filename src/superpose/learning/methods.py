@@ -121,6 +121,12 @@ def method(
             f"method {name!r}: there is nothing superposed that {ignored[0]} could be of: leave it "
             "out, or use a family"
         )
+    unknown = [one for one in options if one not in inspect.signature(superpose).parameters]
+    if unknown or "tasks" in options:
+        raise SuperposeError(
+            f"method {name!r} takes no {(unknown or ['tasks'])[0]}: what it does not know goes to "
+            "superpose(…), but for tasks, which are those of the stream"
+        )
     hook = _hook(name, held, {"strength": strength, "samples": samples})
     if network in ("standard", "separate"):
 

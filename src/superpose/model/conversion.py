@@ -95,6 +95,10 @@ def superpose(
     >>> model(torch.ones(3, 4), task=[0, 2, 2]).shape
     torch.Size([3, 2])
     """
+    if not isinstance(net, nn.Module):
+        raise SuperposeError(
+            f"{net!r} is no network: give an nn.Module, such as nn.Linear(4, 2), not its class"
+        )
     labels: list[Name] = []
     if isinstance(tasks, bool) or not isinstance(tasks, (*WHOLE, Iterable)):
         raise SuperposeError(
@@ -206,6 +210,7 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
         vars(plain).pop(name, None)
     plain.__class__ = type(model)._plain
     reading = {} if number is None else model.tensors_of(number)
+    _warn_of_biases(model, reading)
     for layer, stored in zip(layers(plain), layers(model), strict=True):
         if number is not None:
             _assign(layer, reading[layer.path])
@@ -224,6 +229,24 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
             parameter.requires_grad_()
     restore(plain)
     return plain
+
+
+def _warn_of_biases(model: Superposed, reading: dict[str, dict[str, Tensor]]) -> None:
+    """Centring by task gives a bias to layers that have none, which other code may leave out."""
+    new = [
+        joined(layer.path, name)
+        for layer in layers(model)
+        for name in reading.get(layer.path, {})
+        if getattr(layer, name, None) is None
+    ]
+    if new:
+        warnings.warn(
+            f"{new[0]}{f' and {len(new) - 1} more' if len(new) > 1 else ''} is new: the layer had "
+            "no bias, and centre='task' needs one. An architecture without it (from_pretrained, "
+            "merged adapters) computes something else with these weights: use centre='rows' where "
+            "that is needed",
+            stacklevel=3,
+        )
 
 
 def _assign(layer: Layer, values: dict[str, Tensor]) -> None:
@@ -258,7 +281,8 @@ def _has_base(base: bool | nn.Module | None) -> bool:
     if base is None or isinstance(base, (bool, nn.Module)):
         return bool(base) if isinstance(base, bool) else base is not None
     raise SuperposeError(
-        f"base={base!r}: give True for the network's own weights, or a network that has them"
+        f"base is a {type(base).__name__}: give True for the network's own weights, or a network "
+        "that has them; load a state_dict into one first"
     )
 
 
@@ -272,7 +296,12 @@ def _with_weights(net: nn.Module, base: nn.Module) -> nn.Module:
             there = tuple(given[name].shape) if name in given else "missing"
             raise SuperposeError(
                 f"the base is another architecture: {name} is {tuple(tensor.shape)} in the network "
-                f"and {there} in the base"
+                f"and {there} in the base; if only an output layer differs, copy the other weights "
+                "into the network, and use base=True"
+            )
+        if given[name].is_meta or tensor.is_meta:
+            raise SuperposeError(
+                f"{name} is on the meta device, without numbers: load its weights first"
             )
         if given[name].dtype != tensor.dtype:
             raise SuperposeError(
@@ -285,7 +314,7 @@ def _with_weights(net: nn.Module, base: nn.Module) -> nn.Module:
     first: dict[int, str] = {}
     for name, tensor in own.items():
         other = first.setdefault(id(tensor), name)
-        if not torch.equal(given[name], given[other]):
+        if other != name and not torch.equal(given[name], given[other]):
             raise SuperposeError(
                 f"{name} and {other} are one tensor in the network, and differ in the base: tie "
                 "them in the base, or give the network a copy of each"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,7 +23,7 @@ from superpose.model.batch import Batch
 from superpose.model.lock import lock_of
 from superpose.model.structure import flatten
 from superpose.model.tasks import Ids, Name, Superposition, Task, check_names
-from superpose.nn.convert import AUTO
+from superpose.nn.convert import AUTO, freeze
 from superpose.nn.flat import RANK
 from superpose.nn.gate import closed_to
 from superpose.nn.layer import Layer
@@ -128,6 +128,7 @@ class Superposed(nn.Module):
         label: Name = number if name is None else name
         self.superposition.ways.clear()  # what was right for one task may not be for two
         check_names([*names, label])
+        self._check_free(label)
         names[label] = number
         private_state(self).add([number])
         return label
@@ -160,8 +161,23 @@ class Superposed(nn.Module):
         names, renaming = self.superposition.names, self.superposition.number(old)
         renamed = [(new if n == renaming else name, n) for name, n in names.items()]
         check_names([name for name, _ in renamed])
+        self._check_free(new)
         names.clear()
         names.update(renamed)
+
+    def _check_free(self, name: Name) -> None:
+        """A task with a name is chosen by its number too, which must not come to mean another."""
+        taken = {n: known for known, n in self.superposition.names.items() if known != n}
+        if name in taken:
+            raise SuperposeError(
+                f"{name!r} cannot name a task: it is the number of {taken[name]!r}; use a text"
+            )
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Let all of it learn, or nothing; the base stays frozen."""
+        super().requires_grad_(requires_grad)
+        freeze(self, self.superposition.conversion.base)
+        return self
 
     def private_parameters(self, task: Name) -> list[nn.Parameter]:
         """The trainable parameters that a task has for itself: one, of all its numbers, flat.
@@ -172,24 +188,37 @@ class Superposed(nn.Module):
         flats = [group.of(number) for group in private_state(self).groups.values()]
         return [flat for flat in flats if isinstance(flat, nn.Parameter) and flat.requires_grad]
 
-    def parameter_groups(self, lr: float, *, rank_lr: float | None = None) -> list[dict[str, Any]]:
+    def parameter_groups(
+        self, lr: float, *, rank_lr: float | None = None, task: Name | None = None
+    ) -> list[dict[str, Any]]:
         """All that learns, for an optimiser, the low-rank parts with a learning rate of their own.
+
+        With a task, it is what that task has for itself, for an optimiser that was made before.
 
         >>> from superpose import superpose
         >>> model = superpose(nn.Linear(40, 20), tasks=3, base=True, rank=2)
         >>> optimiser = torch.optim.Adam(model.parameter_groups(1e-3, rank_lr=1e-2))
         >>> [len(group["params"]) for group in optimiser.param_groups]
         [4, 3]
+        >>> for group in model.parameter_groups(1e-3, rank_lr=1e-2, task=model.add_task()):
+        ...     optimiser.add_param_group(group)
         """
-        state = private_state(self)
-        low_rank = [g for g in state.groups.values() if g.kind == RANK]
-        own = {id(flat): flat for group in low_rank for flat in group.parameters()}
-        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in own]
-        groups: list[dict[str, Any]] = [{"params": rest, "lr": lr}]
-        if own:
-            of_rank = [flat for flat in own.values() if flat.requires_grad]
-            groups.append({"params": of_rank, "lr": lr if rank_lr is None else rank_lr})
-        return groups
+        of_rank = [g for g in private_state(self).groups.values() if g.kind == RANK]
+        if rank_lr is not None and not of_rank:
+            raise SuperposeError(
+                f"rank_lr={rank_lr}: the model has no low-rank parts: superpose it with rank=…, or "
+                "leave rank_lr out"
+            )
+        apart = {id(flat) for group in of_rank for flat in group.parameters()}
+        every = self.parameters() if task is None else self.private_parameters(task)
+        learns = [parameter for parameter in every if parameter.requires_grad]
+        rest = [parameter for parameter in learns if id(parameter) not in apart]
+        low_rank = [parameter for parameter in learns if id(parameter) in apart]
+        groups = [
+            {"params": rest, "lr": lr},
+            {"params": low_rank, "lr": lr if rank_lr is None else rank_lr},
+        ]
+        return [group for group in groups if group["params"]]
 
     def private_tensors(self, task: Name) -> dict[str, Tensor]:
         """What a task has for itself, by the plain network's names: views, which can be written to.
@@ -286,9 +315,20 @@ class Superposed(nn.Module):
             for task in tasks.unique:
                 state.ran.setdefault(task, False)
         private = state.select(tasks)
-        closed = closed_to(state, tasks, device, lambda: _learns(own, tasks))
+        closed = closed_to(state, tasks, device, lambda: self._begins(own, tasks))
         found = {la.path: la.select(tasks, private.get(la.path, {}), closed) for la in own}
         return Selection(row, found)
+
+    def _begins(self, own: list[Layer], tasks: Tasks) -> bool:
+        """Whether a gradient tells that these tasks begin to learn.
+
+        In evaluation it may be that of a saliency map: there a change of what a task has for itself
+        tells, if it has something that learns.
+        """
+        private = any(flat.requires_grad for flat in own[-1].private_state.flats(tasks.unique))
+        if private:
+            return self.training
+        return any(la.stored(name).requires_grad for la in own for name in la.contexts)
 
     def base_selection(self) -> Selection:
         """The base itself, which every task starts from, for `run`.
@@ -377,6 +417,7 @@ class Superposed(nn.Module):
         """What one pass runs with; a mixed batch that is mapped or grouped is given back."""
         if self.training and torch.is_grad_enabled():
             check_learning(layers(self))
+            self._check_base_frozen()
         if isinstance(ids, int):
             return self.selection_of(ids)
         batch, each = self._batch(ids, inputs, options)
@@ -389,6 +430,17 @@ class Superposed(nn.Module):
         if torch.is_grad_enabled() or not private_state(self).all_start(each):
             return selection
         return of_row(selection, 0)  # all are the base, to the last bit
+
+    def _check_base_frozen(self) -> None:
+        """Refuse a base that would learn."""
+        for layer in layers(self) if self.starts_from_base else ():
+            for name, base in layer.bases.items():
+                if isinstance(base, nn.Parameter) and base.requires_grad:  # not one that is given
+                    raise SuperposeError(
+                        f"{joined(layer.path, name)} is part of the base and would learn, which "
+                        "changes the base of all tasks: freeze it, or let all learn but the base, "
+                        "model.requires_grad_(True)"
+                    )
 
     @untraced
     def _in_turn(self, ids: Ids, batch: Batch, way: str) -> Any:
@@ -487,13 +539,6 @@ def layers(model: nn.Module) -> list[Layer]:
 def _device(own: list[Layer]) -> torch.device:
     """Where the layers are."""
     return next(w.device for w in (layer.weight_like() for layer in own) if w is not None)
-
-
-def _learns(own: list[Layer], tasks: Tasks) -> bool:
-    """Whether the superposed weights, or something of these tasks, learn by a gradient."""
-    weights = (layer.stored(name) for layer in own for name in layer.contexts)
-    private = own[-1].private_state.flats(tasks.unique)
-    return any(tensor.requires_grad for tensor in (*weights, *private))
 
 
 def _each(ids: Ids) -> list[int]:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from superpose.errors import SuperposeError
-from superpose.nn.additions import add_rank
+from superpose.nn.additions import UP, add_rank
 from superpose.nn.centring import ROWS, TASK, add_mean
 from superpose.nn.complex import ComplexBatchNorm
 from superpose.nn.conv import ConvLayer
@@ -31,6 +31,7 @@ from superpose.nn.norm import NormLayer
 from superpose.nn.observing import keep_statistics
 from superpose.nn.pairing import pair
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
+from superpose.nn.private import is_private
 from superpose.nn.registry import input_dims
 from superpose.nn.statistics import Statistics, as_statistics
 
@@ -127,15 +128,25 @@ def convert(
         elif isinstance(module, nn.MultiheadAttention):
             skip = (*skip, f"{name}.out_proj")  # its weight is read, it is never called
     check_converted(type(model), modules, skip, conversion)
+    _check_rank(modules.values(), conversion.rank)
     families.check_used(m.path for m in modules.values() if isinstance(m, Layer) and m.contexts)
     if conversion.random_pairing:
         pair((m for m in modules.values() if isinstance(m, Layer) and m.contexts), seed)
     if conversion.recognise is not None:
         add_statistics(modules, conversion.recognise, conversion.base)
-    _freeze_templates(modules.values())
-    frozen = _freeze_base(model, modules.values()) if conversion.base else frozenset()
+    frozen = freeze(model, conversion.base)
     _block_fast_paths(modules, on=False)
     return frozen
+
+
+def freeze(model: nn.Module, base: bool) -> frozenset[str]:
+    """Freeze what tasks start from, and, with a base, all that they share but the changes from it.
+
+    It gives the names of the parameters that are frozen now, because they are part of the base.
+    """
+    modules = list(model.modules())
+    _freeze_templates(modules)
+    return _freeze_base(model, modules) if base else frozenset()
 
 
 def add_statistics(
@@ -257,6 +268,16 @@ def _become(
         module.unsuperpose()
 
 
+def _check_rank(modules: Iterable[nn.Module], rank: int) -> None:
+    """Refuse a rank that no layer can have."""
+    own = [name for module in modules if isinstance(module, Layer) for name in module.private]
+    if rank and not any(name.endswith(UP) for name in own):
+        raise SuperposeError(
+            f"rank={rank}: a low-rank part has rank · (inputs + outputs) numbers, and in no "
+            "superposed layer is that less than the weight has: give a smaller rank, or none"
+        )
+
+
 def _inputs_bound(layer: Layer, path: str, binding: Binding) -> float:
     """The fewest inputs that one of its weights would bind, of each group by itself."""
     learns = (n for own, (n, _) in layer.bound().items() if joined(path, own) not in binding.frozen)
@@ -353,12 +374,15 @@ def _freeze_templates(modules: Iterable[nn.Module]) -> None:
 def _freeze_base(model: nn.Module, modules: Iterable[nn.Module]) -> frozenset[str]:
     """What all tasks share is part of their base and stays as it is; the changes from it learn."""
     layers = [module for module in modules if isinstance(module, Layer)]
-    learns = {id(layer.stored(name)) for layer in layers for name in layer.contexts}
-    named = dict(model.named_parameters(remove_duplicate=False))
-    learned = {name for name, parameter in named.items() if parameter.requires_grad}
-    for parameter in named.values():
-        parameter.requires_grad_(id(parameter) in learns)
-    return frozenset(name for name in learned if not named[name].requires_grad)
+    changes = {id(layer.stored(name)) for layer in layers for name in layer.contexts}
+    held = {
+        name: parameter
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if parameter.requires_grad and id(parameter) not in changes and not is_private(name)
+    }
+    for parameter in held.values():
+        parameter.requires_grad_(False)
+    return frozenset(held)
 
 
 def _block_fast_paths(modules: dict[str, nn.Module], on: bool) -> None:

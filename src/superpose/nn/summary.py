@@ -14,7 +14,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.private import is_private
 
-BASE = "the base, the network's own weights"
+BASE = "the base, the pretrained weights"
 PLAIN = "the network's own weights"
 SCRAMBLED = "scrambled weights, in which nothing is left of what the network had learned"
 
