@@ -27,7 +27,7 @@ from tyro.conf import Positional
 
 import superpose as sp
 
-# (units, models, family, method, steps of distillation)
+# (units, models, family, method, steps of distillation, rank, if models have parts of their own)
 MNIST = [
     *((256, 2, "binary", method, 0) for method in ("sum", "delta", "solve")),
     (256, 2, "binary", "solve", 300),
@@ -43,16 +43,29 @@ MNIST = [
     *((2048, models, "binary", "solve", 0) for models in (5, 10, 20)),
     (2048, 20, "binary", "sum", 0),
     (2048, 20, "hadamard", "solve", 200),
+    (256, 2, "hadamard", "solve", 0, 4),
+    (512, 5, "hadamard", "solve", 0, 4),
+    (512, 5, "hadamard", "solve", 300, 4),
 ]
-CIFAR = [  # (method, steps of distillation, layers that each model keeps for itself)
+CIFAR = [  # (method, steps of distillation, layers that each model keeps for itself, rank)
     ("sum", 0, []),
     ("delta", 0, []),
     ("solve", 0, []),
     ("solve", 300, []),
     ("solve", 0, ["0"]),
     ("solve", 300, ["0"]),
+    ("solve", 0, ["0"], 4),
+    ("solve", 300, ["0"], 4),
 ]
-TEXT = [("sum", 0, False), ("delta", 0, True), ("solve", 0, False), ("solve", 0, True)]
+TEXT = [  # (method, steps of distillation, whether there is a base, rank)
+    ("sum", 0, False),
+    ("delta", 0, True),
+    ("solve", 0, False),
+    ("solve", 0, True),
+    ("delta", 0, True, 1),
+    ("solve", 0, True, 1),
+    ("delta", 0, True, 4),
+]
 PAIRING = [  # (family, whether layers change places, seed): the same fine-tunes, by delta
     (family, paired, seed)
     for seed in range(6)
@@ -106,36 +119,37 @@ class Benchmark:
 
     def mnist(self) -> None:
         stream = trained.permuting(20)
-        for units, models, family, method, steps in MNIST:
+        for units, models, family, method, steps, *rank in MNIST:
             key = {"units": units, "models": models, "family": family, "method": method}
-            measure = partial(self._mnist, stream, units, models, family, method, steps)
-            self.record(key | {"finetune": steps, "calibration": 6000}, measure)
+            key |= {"finetune": steps, "calibration": 6000} | ranked(*rank)
+            given = (stream, units, models, family, method, steps, *rank)
+            self.record(key, partial(self._mnist, *given))
 
-    def _mnist(self, stream, units, models, family, method, steps):  # type: ignore[no-untyped-def]
+    def _mnist(self, stream, units, models, family, method, steps, rank=0):  # type: ignore[no-untyped-def]
         tasks = range(models)
         nets = {
             str(k): partial(trained.permuted_mnist_net, stream, units, k, self.nets) for k in tasks
         }
         alone = [trained.accuracy(nets[str(k)](), stream, k) for k in tasks]
         inputs = {str(k): partial(trained.calibration, stream, k) for k in tasks}
-        packed = sp.pack(nets, family, method=method, calibration=inputs, finetune=steps)
+        packed = sp.pack(nets, family, method=method, calibration=inputs, finetune=steps, rank=rank)
         found = [trained.accuracy(packed, stream, k, task=str(k)) for k in tasks]
         return summary(alone, found) | sizes(packed)
 
     def cifar(self) -> None:
-        for method, steps, private in CIFAR:
+        for method, steps, private, *rank in CIFAR:
             key = {"net": "small cnn", "models": 5, "family": "hadamard", "method": method}
-            key |= {"finetune": steps, "private_layers": private}
-            self.record(key, partial(self._cifar, method, steps, private))
+            key |= {"finetune": steps, "private_layers": private} | ranked(*rank)
+            self.record(key, partial(self._cifar, method, steps, private, *rank))
 
-    def _cifar(self, method, steps, private):  # type: ignore[no-untyped-def]
+    def _cifar(self, method, steps, private, rank=0):  # type: ignore[no-untyped-def]
         stream = trained.incremental()
         nets = {str(k): partial(trained.cifar_net, stream, k, self.nets) for k in range(5)}
         alone = [trained.accuracy(nets[str(k)](), stream, k) for k in range(5)]
         inputs = {str(k): partial(trained.cifar_calibration, stream, k) for k in range(5)}
         packed = sp.pack(
             nets, "hadamard", method=method, calibration=inputs, finetune=steps,
-            private_layers=private,
+            private_layers=private, rank=rank,
         )  # fmt: skip
         found = [trained.accuracy(packed, stream, k, task=str(k)) for k in range(5)]
         return summary(alone, found) | sizes(packed)
@@ -145,21 +159,21 @@ class Benchmark:
         start = trained.text_base(corpus, self.nets)
         nets = {name: trained.text_net(corpus, name, self.nets) for name in corpus.tasks}
         given = (corpus, start, nets)
-        for method, steps, base in TEXT:
+        for method, steps, base, *rank in TEXT:
             key = {"net": "BERT, 2 layers of 128", "models": 4, "family": "hadamard"}
-            key |= {"method": method, "base": base, "finetune": steps}
-            self.record(key, partial(self._text, *given, method, steps, base))
+            key |= {"method": method, "base": base, "finetune": steps} | ranked(*rank)
+            self.record(key, partial(self._text, *given, method, steps, base, *rank))
         for family, paired, seed in PAIRING:
             key = {"net": "BERT, 2 layers of 128", "models": 4, "family": family}
             key |= {"method": "delta", "base": True, "random_pairing": paired, "seed": seed}
             self.record(key, partial(self._pairing, *given, family, paired, seed))
 
-    def _text(self, corpus, start, nets, method, steps, base):  # type: ignore[no-untyped-def]
+    def _text(self, corpus, start, nets, method, steps, base, rank=0):  # type: ignore[no-untyped-def]
         alone = [corpus.accuracy(nets[name], name) for name in corpus.tasks]
         inputs = {name: corpus.calibration(name) for name in corpus.tasks}
         given = {"base": start} if base else {}
         packed = sp.pack(
-            nets, "hadamard", method=method, calibration=inputs, finetune=steps, **given
+            nets, "hadamard", method=method, calibration=inputs, finetune=steps, rank=rank, **given
         )
         found = [corpus.accuracy(packed, name, task=name) for name in corpus.tasks]
         return summary(alone, found) | sizes(packed)
@@ -231,6 +245,11 @@ class Benchmark:
             found.append(accuracy(small))
             numbers += kept
         return summary(alone, found) | {"stored_bytes": 4 * numbers}
+
+
+def ranked(rank: int = 0) -> dict[str, int]:
+    """What tells rows apart whose models have low-rank parts; the others do not have it."""
+    return {"rank": rank} if rank else {}
 
 
 def _of_stream(stream, nets, calibration, models):  # type: ignore[no-untyped-def]

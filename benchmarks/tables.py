@@ -276,7 +276,8 @@ def lowrank() -> str:
 def packed_alike(row: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of the same nets, packed."""
     files = ("storage/mnist", "storage/cifar", "storage/text")
-    found = [r for file in files for r in rows(file) if "seed" not in r and r.get("base", True)]
+    every = [r for file in files for r in rows(file) if not {"seed", "rank"} & r.keys()]
+    found = [r for r in every if r.get("base", True)]
     named = [(r.get("net") or f"MLP, {r['units']} units", r) for r in found]
     return [r for net, r in named if (net, r["models"]) == (row["net"], row["models"])]
 
@@ -366,6 +367,8 @@ def way(row: dict[str, Any]) -> str:
         parts.append("with the base")
     if row.get("private_layers"):
         parts.append("first layer private")
+    if row.get("rank"):
+        parts.append(f"rank {row['rank']} for each")
     if row["finetune"]:
         parts.append(f"{row['finetune']} steps of distillation")
     return ", ".join(parts)

@@ -128,6 +128,13 @@ def test_delta_with_a_base(files, call):
     assert sp.load("many.safetensors", make()).superposition.conversion.random_pairing
 
 
+def test_low_rank_parts(files, call):
+    call(*packing("ab", "--method", "delta", "--rank", 2))
+    loaded = sp.load("many.safetensors", make())
+    assert loaded.superposition.conversion.rank == 2
+    assert loaded.private_tensors("a")["layers.1.weight_up"].abs().max() > 0.01
+
+
 def test_inspect_needs_no_architecture(files, call):
     call(*packing("ab", "--method", "sum"))
     facts = json.loads(call("inspect", "many.safetensors", "--json"))

@@ -23,8 +23,7 @@ from superpose.errors import SuperposeError
 from superpose.model import Superposed, unsuperpose
 from superpose.nn.layer import Layer
 from superpose.nn.patterns import several_families
-from superpose.nn.quantised import full
-from superpose.packing.additive import Additive
+from superpose.packing.additive import Additive, rest
 from superpose.packing.calibration import Rows
 from superpose.packing.distil import logits
 from superpose.packing.inputs import (
@@ -36,6 +35,7 @@ from superpose.packing.inputs import (
     weights_of,
 )
 from superpose.packing.least_squares import Moments, scale
+from superpose.packing.low_rank import beside
 from superpose.packing.packed import Packed
 from superpose.packing.solve import BIASES, Solve, bias_name, observe, read_out
 from superpose.packing.sources import Source, Sources
@@ -86,7 +86,8 @@ def crosstalk(
     and predicted by Proposition 2; where they were solved, on those it has now, and predicted by
     what the inputs of the tasks fill of it. A model that was trained is measured on the inputs that
     it has now, too, and has no prediction; nor has one that was packed by another method, a sum
-    with composed contexts, or one that was solved with contexts that turn nothing.
+    with composed contexts, or one that was solved with contexts that turn nothing or with low-rank
+    parts.
     """
     names = packed.superposition.names
     if packed.superposition.complex_valued:
@@ -106,7 +107,8 @@ def crosstalk(
     summed = isinstance(method, Additive)
     unpredictable = Composition if summed else Identity
     known = not any(isinstance(family, unpredictable) for family in families)
-    predictable = isinstance(method, (Additive, Solve)) and known
+    beside_parts = not summed and packed.superposition.conversion.rank > 0
+    predictable = isinstance(method, (Additive, Solve)) and known and not beside_parts
     rows = {task: Rows.of(task, inputs[task]) for task in names}
     with quiet_run(), evaluating(packed):
         ordered = in_order(sources.open(first), weights, rows[first][:2])
@@ -199,10 +201,12 @@ def _solved(
         net = sources.open(task)
         seen = observe(weight, calls, number, net, rows[task], read, batch_size)
         moments = [part.both for part in seen]
+        low_rank = beside(weight.layer, weight.name, number)
+        own_part = weight.matrix(low_rank) if isinstance(low_rank, Tensor) else low_rank
         whole, gives = scale(moments), any(both.energy.any() for both in moments)
         tasks += gives
         for place, (part, both) in enumerate(zip(seen, moments, strict=True)):
-            w, left, fitted = matrix[:, part.outputs], both, both
+            w, left, fitted = (matrix + own_part)[:, part.outputs], both, both
             if bias is not None:
                 own = weight.layer.private[bias].of(number).detach().double()
                 left = _without(both, own.view(matrix.shape[0], -1)[:, part.outputs])
@@ -247,7 +251,7 @@ def _summed(
     for task, number in names.items():
         net = sources.open(task)
         for one in peers:
-            stored[task, one.layer.slot(number)] = _some_outputs(one, net)
+            stored[task, one.layer.slot(number)] = _some_outputs(one, net, number)
     measured = predicted = 0.0
     tasks = 0
     for task, number in names.items():
@@ -270,8 +274,7 @@ def _summed(
     return measured / max(tasks, 1), predicted / max(tasks, 1)
 
 
-def _some_outputs(weight: Weight, net: nn.Module) -> Tensor:
+def _some_outputs(weight: Weight, net: nn.Module, task: int) -> Tensor:
     """Of what a model stores in a weight."""
-    base = weight.layer.bases.get(weight.name)
-    own = net.get_parameter(weight.plain).detach().double()
-    return sampled_outputs(weight.matrix(own if base is None else own - full(base).detach()))
+    stored = rest(weight.layer, weight.name, task, net)
+    return sampled_outputs(weight.matrix(weight.layer.from_matrix(weight.name, stored)))

@@ -45,6 +45,8 @@ class PackCommand(Network):
     """The pretrained weights that the models were fine-tuned from."""
     random_pairing: Flag = False
     """With delta: layers of equal shape swap places, in a random order for each model."""
+    rank: int = 0
+    """Directions of every layer that each model has for itself, beside what all share."""
     private_layers: Words = ()
     """Layers that each model keeps for itself, by name or pattern such as 'head.*'."""
     skip: Words = ()
@@ -82,6 +84,7 @@ class PackCommand(Network):
             calibration={n: partial(read_inputs, p) for n, p in inputs.items()} if inputs else None,
             base=self.load(self.base) if self.base else None,
             random_pairing=self.random_pairing,
+            rank=self.rank,
             private_layers=self.private_layers,
             skip=self.skip,
             input_shape=self.input_shape or None,

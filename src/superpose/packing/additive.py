@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
 from superpose.model import Name, layers
 from superpose.nn.binding import grouped
+from superpose.nn.layer import Layer
 from superpose.nn.names import joined
+from superpose.nn.quantised import full
+from superpose.packing.low_rank import has_part, nearest, part_of, set_part
 from superpose.packing.methods import PackingMethod, PackingOptions
 from superpose.packing.packed import Packed, set_private
 from superpose.packing.sources import Sources
@@ -18,8 +23,11 @@ class Additive(PackingMethod):
     """W = Σₖ Wₖ C(k)⁻¹, the paper's equation 1, of the models or of their differences from a base.
 
     A term is added and subtracted by itself, so what is stored is what it would be if exactly these
-    models had been packed from the start.
+    models had been packed from the start. A low-rank part of a model is the nearest to its weight,
+    or difference, and the rest is superposed.
     """
+
+    takes = frozenset({"rank"})
 
     def fill(self, packed: Packed, sources: Sources, options: PackingOptions) -> None:
         """Add one term after the other."""
@@ -33,10 +41,9 @@ class Additive(PackingMethod):
 
     def remove(self, packed: Packed, name: Name, model: nn.Module | None) -> None:
         """Subtract its term, if the model is given."""
-        number = packed.superposition.number(name)
-        packed.remove_task(name)
         if model is not None:
-            add_term(packed, number, model, -1)
+            add_term(packed, packed.superposition.number(name), model, -1)
+        packed.remove_task(name)
 
     def replace(
         self,
@@ -58,19 +65,37 @@ class Additive(PackingMethod):
 
 def store(packed: Packed, name: Name, net: nn.Module) -> None:
     """Add the term of a model whose task is there already, and set its private tensors."""
-    add_term(packed, packed.superposition.number(name), net, +1)
+    number = packed.superposition.number(name)
+    for layer, tensor in _bound(packed):
+        if has_part(layer, tensor):
+            set_part(layer, tensor, number, *nearest(_change(layer, tensor, net), layer.rank))
+    add_term(packed, number, net, +1)
     set_private(packed, name, net)
 
 
 def add_term(packed: Packed, number: int, net: nn.Module, sign: int) -> None:
-    """Add (or subtract) W C⁻¹ of one model for every layer."""
-    for layer in layers(packed):
-        for tensor in layer.contexts:
-            own = net.get_parameter(joined(layer.path, tensor)).detach().double()
-            if tensor in layer.bases:
-                own = own - layer.bases[tensor].detach().double()
-            context = grouped(layer, tensor, layer.contexts[tensor].derive(number))
-            term = layer.from_matrix(tensor, context.unbind_weight(layer.to_matrix(tensor, own)))
-            target = getattr(layer.slot(number), tensor)
-            with torch.no_grad():
-                target.copy_(target.double() + sign * term)
+    """Add (or subtract) W C⁻¹ of one model for every layer, less its low-rank part."""
+    for layer, tensor in _bound(packed):
+        context = grouped(layer, tensor, layer.contexts[tensor].derive(number))
+        own = context.unbind_weight(rest(layer, tensor, number, net))
+        term = layer.from_matrix(tensor, own)
+        target = getattr(layer.slot(number), tensor)
+        with torch.no_grad():
+            target.copy_(target.double() + sign * term)
+
+
+def rest(layer: Layer, tensor: str, number: int, net: nn.Module) -> Tensor:
+    """What a model has in a weight beside the base and its low-rank part, as `to_matrix` does."""
+    return _change(layer, tensor, net) - part_of(layer, tensor, number)
+
+
+def _bound(packed: Packed) -> Iterator[tuple[Layer, str]]:
+    return ((layer, tensor) for layer in layers(packed) for tensor in layer.contexts)
+
+
+def _change(layer: Layer, tensor: str, net: nn.Module) -> Tensor:
+    """A model's weight, less that of the base if there is one, as `to_matrix` gives it."""
+    own = net.get_parameter(joined(layer.path, tensor)).detach().double()
+    if tensor in layer.bases:
+        own = own - full(layer.bases[tensor]).detach().double()
+    return layer.to_matrix(tensor, own)

@@ -14,7 +14,7 @@ class Delta(Additive):
     """W₀ and W = Σₖ (Wₖ − W₀) C(k)⁻¹; without a base, W₀ is the models' mean."""
 
     name = "delta"
-    takes = frozenset({"random_pairing"})
+    takes = Additive.takes | {"random_pairing"}
 
     def base(self, sources: Sources, given: nn.Module | None) -> nn.Module:
         """The base that is given, or the mean."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -39,6 +41,15 @@ class Moments:
         cross = self.cross - self.y.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
         energy = self.energy - self.y.square().sum(-1) / self.rows
         return Moments(gram, cross, energy, self.x, self.y, self.rows)
+
+    def less(self, matrix: Tensor) -> Moments:
+        """Of y − M x, for a matrix M (groups, outputs, inputs)."""
+        if not isinstance(self.gram, Tensor):  # there are no rows
+            return self
+        gave = matrix @ self.gram
+        energy = self.energy - (matrix * (2 * self.cross - gave)).sum((1, 2))
+        y = self.y - (matrix @ self.x.unsqueeze(-1)).squeeze(-1) if self.rows else self.y
+        return replace(self, cross=self.cross - gave, energy=energy, y=y)
 
     def weighed(self, weight: Any) -> Moments:
         """As if the data were √weight times as large."""
@@ -87,26 +98,48 @@ def best_ridge(kept: Moments, held: Moments) -> float:
 
 @dataclass
 class Problem:
-    """The least squares of one part of a weight, summed over the tasks as they come."""
+    """The least squares of one part of a weight, summed over the tasks as they come.
+
+    With `apart`, each task's own moments are kept beside their sum, and `given` may have what a
+    task's outputs get by another matrix, which W need not give then.
+    """
 
     outputs: slice
     centre: bool
+    apart: bool = False
     kept: Moments = field(default_factory=Moments)
     held: Moments = field(default_factory=Moments)
     means: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    own: dict[int, tuple[Moments, Moments]] = field(default_factory=dict)
+    given: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, task: int, kept: Moments, held: Moments) -> None:
         """One task's data; every task weighs the same, whatever the size of its outputs."""
         both = kept + held
         weight = 1 / scale([both])
         self.means[task] = both.x / both.rows, both.y / both.rows
-        for side, more in (("kept", kept), ("held", held)):
-            if more.rows:
-                more = (more.centred() if self.centre else more).weighed(weight)
-                setattr(self, side, getattr(self, side) + more)
+        kept, held = (
+            (side.centred() if self.centre else side).weighed(weight) if side.rows else side
+            for side in (kept, held)
+        )
+        self.kept, self.held = self.kept + kept, self.held + held
+        if self.apart:
+            self.own[task] = kept, held
 
     def solution(self) -> tuple[Tensor, dict[int, Tensor]]:
         """W (groups, outputs, inputs), and each task's bias (groups, outputs)."""
-        w = fit(self.kept + self.held, best_ridge(self.kept, self.held))
-        biases = {k: y - (w @ x.unsqueeze(-1)).squeeze(-1) for k, (x, y) in self.means.items()}
+        kept, held = self.kept, self.held
+        if self.given:
+            rests = [self.rest(task, matrix) for task, matrix in self.given.items()]
+            kept, held = (functools.reduce(operator.add, side) for side in zip(*rests, strict=True))
+        w = fit(kept + held, best_ridge(kept, held))
+        biases = {
+            k: y - ((w + self.given.get(k, 0.0)) @ x.unsqueeze(-1)).squeeze(-1)
+            for k, (x, y) in self.means.items()
+        }
         return w, biases
+
+    def rest(self, task: int, matrix: Tensor) -> tuple[Moments, Moments]:
+        """What is left of a task when another matrix gives its share: rows to fit, and held out."""
+        kept, held = self.own[task]
+        return kept.less(matrix), held.less(matrix)

@@ -27,6 +27,7 @@ class PackingOptions:
     batch_size: int = 256
     finetune: int = 0
     input_shape: tuple[int, ...] | None = None
+    rank: int = 0
     track: Callable[[Any, str], Any] = lambda steps, label: steps  # shows progress
 
     def __post_init__(self) -> None:
@@ -44,7 +45,7 @@ class PackingMethod(ABC):
 
     name: str
     takes: ClassVar[frozenset[str]] = frozenset()
-    """Of `finetune` and `random_pairing`, those that it makes use of; others are refused."""
+    """Of `finetune`, `random_pairing`, `rank`, those that it makes use of; others are refused."""
 
     @abstractmethod
     def fill(self, packed: Packed, sources: Sources, options: PackingOptions) -> None:
@@ -75,7 +76,7 @@ class PackingMethod(ABC):
 
     def check(self, options: PackingOptions) -> None:
         """Refuse an option that it makes no use of."""
-        for option in ("random_pairing", "finetune"):
+        for option in ("random_pairing", "finetune", "rank"):
             value = getattr(options, option)
             if value and option not in self.takes:
                 given = option if value is True else f"{option}={value}"

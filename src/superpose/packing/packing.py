@@ -30,6 +30,7 @@ def pack(
     calibration: Mapping[Any, Any] | None = None,
     base: nn.Module | None = None,
     random_pairing: bool = False,
+    rank: int = 0,
     seed: int = 0,
     private_layers: Iterable[str] = (),
     skip: Iterable[str] = (),
@@ -56,6 +57,9 @@ def pack(
       it is the models' mean. With `random_pairing` layers of one shape change places before they
       are summed, in an order drawn for each task, so that unrelated differences are added up.
 
+    `rank=r` gives each model a low-rank part of its own in every layer, r·(inputs + outputs)
+    numbers, and superposes the rest: for models of which a few directions are most.
+
     `recognise=True` keeps statistics of each task's calibration inputs, so that
     `packed.recognise(x)` finds the task of x.
 
@@ -74,7 +78,7 @@ def pack(
     way = known(method)
     track = _bar if progress else (lambda steps, label: steps)
     options = PackingOptions(
-        calibration, base, random_pairing, batch_size, finetune, input_shape, track
+        calibration, base, random_pairing, batch_size, finetune, input_shape, rank, track
     )
     way.check(options)
     chosen = family_by_layer(family)
@@ -111,6 +115,7 @@ def pack(
         batch_dim,
         base is not None,
         random_pairing,
+        rank=rank,
         recognise=kept,
     )
     names: dict[Name, int] = {name: number for number, name in enumerate(sources.models)}

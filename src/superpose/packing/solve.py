@@ -6,7 +6,7 @@ packed network, whose earlier layers are packed already, so that errors do not p
     minimise Σₖ ‖W C(k) X̂ₖ + bₖ − (Wₖ Xₖ + bₖ⁰)‖² / ‖Wₖ Xₖ‖² + ridge · ‖W‖²,
 
 which needs no more of the inputs than A = Σₖ C X̂ₖ X̂ₖᵀ Cᵀ and B = Σₖ Wₖ Xₖ X̂ₖᵀ Cᵀ:
-W = B (A + ridge)⁻¹.
+W = B (A + ridge)⁻¹. With a low-rank part for each task, see `low_rank.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from superpose.errors import SuperposeError
 from superpose.model import Superposed
 from superpose.nn.names import joined
 from superpose.nn.quantised import full
@@ -34,6 +35,7 @@ from superpose.packing.inputs import (
 )
 from superpose.packing.joint import Joint
 from superpose.packing.least_squares import Moments, Problem
+from superpose.packing.low_rank import has_part, set_part, solve_beside, unbound
 from superpose.packing.methods import PackingOptions
 from superpose.packing.packed import Packed, set_private
 from superpose.packing.sources import Sources
@@ -49,11 +51,12 @@ class Solve(Joint):
     """
 
     name = "solve"
-    takes = frozenset({"finetune"})
+    takes = frozenset({"finetune", "rank"})
     needs_inputs = True
 
     def fill(self, packed: Packed, sources: Sources, options: PackingOptions) -> None:
         """Solve layer by layer."""
+        _check_parts(packed)
         for name in sources.models:
             set_private(packed, name, sources.open(name))
         seed, given = packed.superposition.seed, options.calibration
@@ -66,6 +69,15 @@ class Solve(Joint):
             with evaluating(packed):  # rows of other tasks must not meet in a batch's statistics
                 steps = options.finetune
                 finetune(packed, sources, given, steps, size, seed, lambda s: track(s, "finetune"))
+
+
+def _check_parts(packed: Packed) -> None:
+    conversion = packed.superposition.conversion
+    if conversion.rank and conversion.conv == "channel":
+        raise SuperposeError(
+            f"rank={conversion.rank}: the low-rank part of a convolution whose channels are bound "
+            "cannot be solved for: leave conv='channel' out, or pack by method 'delta'"
+        )
 
 
 def solve(
@@ -89,7 +101,8 @@ def solve(
                 net = sources.open(name)
                 seen = observe(weight, calls, number, net, rows, read, batch_size)
                 centre = bias_name(weight) is not None
-                problems = problems or [Problem(part.outputs, centre) for part in seen]
+                apart = has_part(weight.layer, weight.name)
+                problems = problems or [Problem(part.outputs, centre, apart) for part in seen]
                 for problem, part in zip(problems, seen, strict=True):
                     problem.add(number, part.kept, part.held)
             _store(weight, problems)
@@ -183,6 +196,9 @@ def _moments(
 
 def _store(weight: Weight, problems: list[Problem]) -> None:
     layer = weight.layer
+    if has_part(layer, weight.name):
+        for task, (down, up) in solve_beside(problems, layer.rank).items():
+            set_part(layer, weight.name, task, unbound(layer, weight.name, task, down), up)
     target = weight.tensor
     matrix = weight.matrix(target.detach()).double().clone()
     bias = bias_name(weight)
