@@ -25,7 +25,7 @@ from superpose.model.structure import flatten
 from superpose.model.tasks import Ids, Name, Superposition, Task, check_names
 from superpose.nn.convert import AUTO, freeze
 from superpose.nn.flat import RANK
-from superpose.nn.gate import closed_to
+from superpose.nn.gate import check_frozen, closed_to
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.plain import layer_class, made_of
@@ -416,8 +416,10 @@ class Superposed(nn.Module):
     def _for_a_pass(self, ids: Ids, inputs: Any, options: Any) -> Selection | Batch:
         """What one pass runs with; a mixed batch that is mapped or grouped is given back."""
         if self.training and torch.is_grad_enabled():
-            check_learning(layers(self))
-            self._check_base_frozen()
+            own = layers(self)
+            check_learning(own)
+            if self.starts_from_base:
+                check_frozen(own)
         if isinstance(ids, int):
             return self.selection_of(ids)
         batch, each = self._batch(ids, inputs, options)
@@ -430,17 +432,6 @@ class Superposed(nn.Module):
         if torch.is_grad_enabled() or not private_state(self).all_start(each):
             return selection
         return of_row(selection, 0)  # all are the base, to the last bit
-
-    def _check_base_frozen(self) -> None:
-        """Refuse a base that would learn."""
-        for layer in layers(self) if self.starts_from_base else ():
-            for name, base in layer.bases.items():
-                if isinstance(base, nn.Parameter) and base.requires_grad:  # not one that is given
-                    raise SuperposeError(
-                        f"{joined(layer.path, name)} is part of the base and would learn, which "
-                        "changes the base of all tasks: freeze it, or let all learn but the base, "
-                        "model.requires_grad_(True)"
-                    )
 
     @untraced
     def _in_turn(self, ids: Ids, batch: Batch, way: str) -> Any:

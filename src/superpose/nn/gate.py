@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from superpose.errors import SuperposeError
+from superpose.nn.names import joined
 from superpose.nn.selection import Tasks, by_row
 
 if TYPE_CHECKING:
+    from superpose.nn.layer import Layer
     from superpose.nn.private import PrivateState
+
+
+def check_frozen(own: Iterable[Layer]) -> None:
+    """Refuse a base that would learn."""
+    for layer in own:
+        for name, base in getattr(layer.bases, "_parameters", {}).items():  # quicker than `items`
+            if isinstance(base, nn.Parameter) and base.requires_grad:  # not one that is given
+                raise SuperposeError(
+                    f"{joined(layer.path, name)} is part of the base and would learn, which "
+                    "changes the base of all tasks: freeze it, or let all learn but the base, "
+                    "model.requires_grad_(True)"
+                )
 
 
 def closed_to(
