@@ -44,9 +44,9 @@ def assert_bits(net, digests):
 
 
 def test_there_is_a_file_of_every_family_and_of_every_kind():
-    first, second, third, fourth, fifth = (
+    first, second, third, fourth, fifth, sixth = (
         {path.stem for path in FILES if path.parent.name == f"format{number}"}
-        for number in (1, 2, 3, 4, 5)
+        for number in range(1, 7)
     )
     assert first >= set(sp.contexts.FAMILIES)
     assert len(first) == 49
@@ -54,7 +54,9 @@ def test_there_is_a_file_of_every_family_and_of_every_kind():
     assert third >= second | {"base", "base-begun", "rank", "centred", "eight-bits"}
     assert "recognised" in third
     assert fourth == {"eight-bits-transposed"}
+    assert "centred-conv" in third  # not centred before its batch norm
     assert fifth == {"recognised-base", "recognised-classes"}
+    assert sixth == {"centred-before-norm"}
     assert all(path.with_suffix(".json").is_file() for path in FILES)
 
 

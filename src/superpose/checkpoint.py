@@ -14,6 +14,7 @@ from superpose import contexts
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, layers, private_state
 from superpose.nn.additions import drawn_numbers
+from superpose.nn.centring import TASK
 from superpose.nn.convert import Conversion
 from superpose.nn.custom import DeclaredLayer
 from superpose.nn.flat import RECOGNITION, Part, is_sharded
@@ -29,6 +30,7 @@ from superpose.tensor_file import FORMAT, HEADER, checksum, read, write
 
 SCALES_OF_ROWS = 3  # the format of files whose scales, if any, are those of rows
 OTHER_SCALES = 4  # of files with other scales
+FEATURES_OF_BASE = 5  # of files with statistics of a base, or of classes
 PROBE = 256  # how many coordinates of a context go into the digest
 Own = tuple[list[int], Tensor]  # of a private tensor: tasks that learned, and theirs, a row each
 QUANTUM = 2.0**-20  # contexts agree if they agree to this; rotations differ by rounding elsewhere
@@ -257,9 +259,11 @@ def _input_dims(model: Superposed) -> dict[str, tuple[int, ...]]:
 
 def _format(model: Superposed, tensors: dict[str, Tensor]) -> int:
     """The lowest format that can say what is in the file."""
-    kept = model.superposition.conversion.recognise
-    if kept is not None and kept.only_told:
+    conversion = model.superposition.conversion
+    if conversion.centre == TASK and conversion.centre_before_norms:
         return FORMAT
+    if conversion.recognise is not None and conversion.recognise.only_told:
+        return FEATURES_OF_BASE
     others = any(name.endswith(SCALE) and scale.ndim > 1 for name, scale in tensors.items())
     return OTHER_SCALES if others else SCALES_OF_ROWS
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from superpose.errors import SuperposeError
 
-FORMAT = 5
+FORMAT = 6
 HEADER = "superpose"  # what the tensors mean, as JSON in the metadata
 
 

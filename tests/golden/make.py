@@ -2,7 +2,8 @@
 
 Run by hand, once a format: `PYTHONPATH=tests python -m golden.make`. Files that are committed are
 never made again: a later version of the library has to read them as they are. A file has the lowest
-format that can say what is in it.
+format that can say what is in it. `centred-conv` of format 3 is `centred-before-norm` as it was
+made before layers in front of batch norms were centred, too.
 """
 
 import copy
@@ -175,6 +176,7 @@ KINDS = {
     "base-begun": ("mlp", begun),
     "rank": ("mlp", partial(learned, "mlp", "hadamard", base=True, rank=1)),
     "centred": ("mlp", partial(learned, "mlp", "hadamard", centre="task")),
+    "centred-before-norm": ("conv", partial(learned, "conv", "hadamard", centre="task")),
     "centred-rows": ("mlp", partial(learned, "mlp", "hadamard", centre="rows")),
     "small-layers": ("mlp", partial(learned, "mlp", "hadamard", min_inputs=7)),
     "frozen": ("mlp", frozen),
@@ -192,6 +194,7 @@ FORMATS = {  # of those that are not in an earlier one
     "eight-bits-transposed": 4,
     "recognised-base": 5,
     "recognised-classes": 5,
+    "centred-before-norm": 6,
 }
 
 

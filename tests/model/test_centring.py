@@ -184,20 +184,21 @@ def test_a_compiled_model_keeps_its_means():
         torch.testing.assert_close(model.private_tensors(1)[name], tensor)
 
 
-def test_nothing_is_kept_in_front_of_a_batch_norm():
+def test_layers_in_front_of_a_batch_norm_are_centred_too():
+    """Its running mean stays, while the mean of what W gives moves with what other tasks learn."""
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, bias=False), nn.Flatten(),
         nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2),
     )  # fmt: skip
     model = sp.superpose(net, tasks=2, centre="task")
-    assert model.summary().centred == ["2.weight", "4.weight", "6.weight"]
-    assert "centred: 2.weight, 4.weight, 6.weight" in str(model.summary())
+    assert model.summary().centred == ["0.weight", "2.weight", "4.weight", "6.weight"]
+    assert "centred: 0.weight, 2.weight, 4.weight, 6.weight" in str(model.summary())
     assert sp.superpose(net, tasks=2, centre="rows").summary().centred[0] == "0.weight"
     without = sp.superpose(net, tasks=2)
     more = model.cost().private_per_task - without.cost().private_per_task
-    assert more == 4 + 16 + 8 + 3
-    with pytest.raises(sp.SuperposeError, match=r"centre='task': Sequential has no .*batch norm"):
-        sp.superpose(net[:2], centre="task")
+    assert more == 3 + 4 + 16 + 8 + 4
+    with pytest.raises(sp.SuperposeError, match=r"centre='task': LSTM has no .* and called"):
+        sp.superpose(nn.LSTM(3, 4), centre="task")
     with pytest.raises(sp.SuperposeError, match="centre='mean': use 'task' or 'rows'"):
         sp.superpose(mlp(), centre="mean")
 
@@ -301,3 +302,38 @@ def test_a_layer_that_one_task_called_is_told_as_centred():
     assert model.summary().centred == ["called.weight", "read.weight"]  # nothing is known yet
     model(torch.randn(4, 6), task=1)
     assert model.summary().centred == ["called.weight"]
+
+
+def test_what_other_tasks_learn_leaves_the_mean_in_front_of_a_batch_norm():
+    net = nn.Sequential(nn.Linear(12, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    model = sp.superpose(net, "hadamard", tasks=2, centre="task")
+    for _ in range(40):
+        model(torch.randn(64, 12) + 3, task=0)
+    model.eval()
+    mean = model.private_tensors(0)["0.weight_mean"].clone().unsqueeze(0)
+    before = model(mean, task=0)
+    with torch.no_grad():
+        model[0].weight += torch.randn(8, 12)  # what another task learned
+    torch.testing.assert_close(model(mean, task=0), before)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_learning_without_means_is_told(batch_norm):
+    """As in evaluation mode, in which `from_pretrained` gives a network."""
+    middle = nn.BatchNorm1d(8) if batch_norm else nn.ReLU()
+    net = nn.Sequential(nn.Linear(12, 8), middle, nn.Linear(8, 2)).eval()
+    model = sp.superpose(net, "hadamard", tasks=["a", "b"], centre="task", base=True)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(task):
+        optimiser.zero_grad()
+        model(torch.randn(6, 12), task=task).square().sum().backward()
+        optimiser.step()
+
+    with pytest.warns(UserWarning, match=r"task 'a' learns without the means .* call model\.train"):
+        step("a")
+    step("a")  # told once
+    model.train()
+    step("b")
+    model.eval()
+    step("b")  # it has means, which stay still

@@ -127,6 +127,7 @@ def superpose(
             mixed=mixed,
             frozen=() if bind_frozen else _frozen(net),
             centre=centre,
+            centre_before_norms=True,
             min_inputs=min_inputs,
             rank=rank,
             recognise=as_statistics(recognise),

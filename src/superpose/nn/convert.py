@@ -56,6 +56,7 @@ class Conversion:
     mixed: str = AUTO  # how mixed batches are computed
     frozen: tuple[str, ...] = ()  # parameters that do not learn, and are not bound
     centre: str | None = None  # what is taken out of the inputs that are bound: a mean
+    centre_before_norms: bool = False  # of layers right before a batch norm, too; not in old files
     min_inputs: int = 0  # layers that bind fewer inputs are private as a whole
     rank: int = 0  # how many directions each task has for itself beside what is superposed
     recognise: Statistics | None = None  # that each task keeps of the inputs of one layer
@@ -115,7 +116,7 @@ def convert(
     families = LayerFamilies(family, modules)
     skip = conversion.skip
     batch_dims = dict(_batch_dims(modules))
-    uncentred = set(_uncentred(modules)) if conversion.centre == TASK else set()
+    uncentred = set(_uncentred(modules, conversion)) if conversion.centre == TASK else set()
     for name, module in modules.items():
         _check_initialised(name, module)
         if inside(name, skip):
@@ -323,10 +324,12 @@ def _batch_dims(modules: dict[str, nn.Module]) -> Iterator[tuple[str, int]]:
             yield f"{name}.out_proj", 0
 
 
-def _uncentred(modules: dict[str, nn.Module]) -> Iterator[str]:
-    """Layers that a batch norm follows, which takes out any constant, and those never called."""
+def _uncentred(modules: dict[str, nn.Module], conversion: Conversion) -> Iterator[str]:
+    """Layers that are never called; in old files those that a batch norm follows, too."""
     attentions = (n for n, m in modules.items() if isinstance(m, nn.MultiheadAttention))
     yield from (f"{name}.out_proj" for name in attentions)
+    if conversion.centre_before_norms:
+        return
     kinds = (nn.modules.batchnorm._BatchNorm, ComplexBatchNorm)
     own = [name for name, module in modules.items() if not any(module.children())]
     for name, after in pairwise(own):

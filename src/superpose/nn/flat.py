@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from superpose.nn.additions import BEGUN, DOWN, INPUT_SHAPES, UP, added_to
+from superpose.nn.additions import BEGUN, DOWN, INPUT_SHAPES, SEEN, UP, added_to
 from superpose.nn.names import joined
 from superpose.nn.quantised import is_quantised
 
@@ -73,6 +73,12 @@ class Part:
         """Whether it says that a task has begun to learn."""
         added = added_to(self.layer, self.name)
         return added is not None and added[1] == BEGUN
+
+    @property
+    def counts_inputs(self) -> bool:
+        """Whether it says of how many batches a running mean is."""
+        added = added_to(self.layer, self.name)
+        return added is not None and added[1] == SEEN
 
     def of(self, task: int) -> Tensor:
         """The task's tensor: a view of its flat one."""

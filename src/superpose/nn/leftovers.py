@@ -42,7 +42,7 @@ def check_converted(
     if conversion.centre == TASK and not any(layer.centre == TASK for layer in layers):
         raise SuperposeError(
             f"centre='task': {kind.__name__} has no linear or convolution layer that is superposed "
-            "and that no batch norm follows, which takes the mean out by itself: leave centre out"
+            "and called: leave centre out"
         )
     for name in conversion.private_layers:
         if name not in modules and name not in private:

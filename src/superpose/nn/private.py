@@ -43,10 +43,13 @@ class PrivateState(nn.Module):
             name = f"{kind}_{same_kind + 1}" if same_kind else kind
             self.register_module(name, Group(kind, parts))
         self.mark = next((part for part in own if part.marks_begin), None)
+        self.counts = [part for part in own if part.counts_inputs]
+        self.centred: set[int] = set()  # tasks that were seen to have means, or warned of
         watch(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         empty: dict[str, Any] = {"names": {}, "ran": {}, "left_out": {}}  # in older pickles
+        empty |= {"counts": [], "centred": set()}
         super().__setstate__(empty | state)  # type: ignore[no-untyped-call]
         watch(self)
 
@@ -95,6 +98,7 @@ class PrivateState(nn.Module):
     def remove(self, task: int) -> None:
         """Forget a task's tensors."""
         self.ran.pop(task, None)
+        self.centred.discard(task)
         for group in self.groups.values():
             group.remove(task)
 

@@ -4,7 +4,7 @@ An optimiser passes over a parameter whose gradient is None. It moves one whose 
 momentum and weight decay, and `optimiser.zero_grad(set_to_none=False)` leaves zeros in the private
 parameters of every task that has learned. They are hidden from the step, unless a gradient came
 back to their task since the last one. A task that was added after an optimiser was made is not in
-it: a warning says so.
+it: a warning says so, and another one that a task learns without the means of its inputs.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def _after(optimiser: Optimizer, given: Any, options: Any) -> None:
     _show(optimiser)
     for state, group, task, flat in _trained():
         if _has(optimiser, flat):
+            if state.ran.get(task):
+                _check_means(state, task)
             if task in state.ran:
                 state.ran[task] = False
             state.left_out[task] = PATIENCE
@@ -153,6 +155,20 @@ def _leaves_out(optimiser: Optimizer, group: Group, task: int, flat: Tensor) -> 
         return False
     known = {id(one) for each in optimiser.param_groups for one in each["params"]}
     return any(id(other) in known for other in group.flats().values())
+
+
+def _check_means(state: PrivateState, task: int) -> None:
+    """Warn of a task that learns where means of its inputs are not taken: in evaluation."""
+    if task in state.centred or not state.counts or state.counts[0].group.sharded:
+        return
+    state.centred.add(task)
+    if not any(bool(part.of(task)) for part in state.counts):
+        warnings.warn(
+            f"task {state.name_of(task)!r} learns without the means that centre='task' takes out: "
+            "they are taken in training mode, and the model is in evaluation mode; call "
+            "model.train() before, and .eval() of the norms and dropouts that are to stay still",
+            stacklevel=4,
+        )
 
 
 def _warn(state: PrivateState, task: int) -> None:
