@@ -59,6 +59,42 @@ def test_add_remove_and_replace_are_exact(method):
         packed.replace("b", models["a"])
 
 
+@pytest.mark.parametrize("method", ["sum", "delta"])
+def test_a_model_that_is_not_the_one_stored_is_not_subtracted(method):
+    models = nets(cnn, "abc")
+    packed = sp.pack({n: models[n] for n in "ab"}, "phase", method=method)
+    before = copy.deepcopy(packed.state_dict())
+    told = r"model 'a': \S+ is not the one that is stored.* remove 'a' by its name alone"
+    with pytest.raises(sp.SuperposeError, match=told):
+        packed.remove("a", models["b"])
+    with pytest.raises(sp.SuperposeError, match=told):
+        packed.replace("a", models["c"], old=models["b"])
+    assert packed.tasks == ["a", "b"]
+    for key, tensor in packed.state_dict().items():
+        assert torch.equal(tensor, before[key])
+    with torch.no_grad():
+        packed[3].private["bias"].of(0).add_(1e-5)
+    with pytest.raises(sp.SuperposeError, match=r"'a': 3\.bias is .* was trained further since"):
+        packed.remove("a", models["a"])
+    packed.remove("b", models["b"])
+    packed.replace("a", models["a"], old=sp.unpack(packed, "a"))
+
+
+@pytest.mark.parametrize("here", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float32, torch.int8])
+def test_a_model_is_known_again_after_it_was_stored_in_fewer_bits(stored, here, tmp_path):
+    models = nets(cnn, "ab")
+    packed = sp.pack(models, "phase", method="sum")
+    sp.save(packed, tmp_path / "p.safetensors", dtype=stored)
+    loaded = sp.load(tmp_path / "p.safetensors", cnn().to(here))
+    near = copy.deepcopy(models["a"])
+    near[0].bias.data *= 1.02
+    with pytest.raises(sp.SuperposeError, match=r"'a': 0\.bias is not the one that is stored"):
+        loaded.remove("a", near.to(here))
+    loaded.remove("a", models["a"].to(here))
+    assert loaded.tasks == ["b"]
+
+
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_layer_keeps_a_base(name):

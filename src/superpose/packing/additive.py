@@ -15,7 +15,7 @@ from superpose.nn.names import joined
 from superpose.nn.quantised import full
 from superpose.packing.low_rank import has_part, nearest, part_of, set_part
 from superpose.packing.methods import PackingMethod, PackingOptions
-from superpose.packing.packed import Packed, set_private
+from superpose.packing.packed import Packed, check_stored, set_private
 from superpose.packing.sources import Sources
 
 
@@ -42,6 +42,7 @@ class Additive(PackingMethod):
     def remove(self, packed: Packed, name: Name, model: nn.Module | None) -> None:
         """Subtract its term, if the model is given."""
         if model is not None:
+            check_stored(packed, name, model)
             add_term(packed, packed.superposition.number(name), model, -1)
         packed.remove_task(name)
 
@@ -59,6 +60,7 @@ class Additive(PackingMethod):
                 f"replacing {name!r} needs old=…, the model that is stored now: method "
                 f"{self.name!r} subtracts its term"
             )
+        check_stored(packed, name, old)
         add_term(packed, packed.superposition.number(name), old, -1)
         store(packed, name, model)
 
