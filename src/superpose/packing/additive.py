@@ -23,8 +23,8 @@ class Additive(PackingMethod):
     """W = Σₖ Wₖ C(k)⁻¹, the paper's equation 1, of the models or of their differences from a base.
 
     A term is added and subtracted by itself, so what is stored is what it would be if exactly these
-    models had been packed from the start. A low-rank part of a model is the nearest to its weight,
-    or difference, and the rest is superposed.
+    models had been packed from the start, with the same base. A low-rank part of a model is the
+    nearest to its weight, or difference, and the rest is superposed.
     """
 
     takes = frozenset({"rank"})

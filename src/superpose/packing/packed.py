@@ -43,9 +43,10 @@ class Packed(Superposed):
     ) -> None:
         """Store one more model.
 
-        With `sum` and `delta` the result is that of packing all of them from the start. With
-        `solve` the weights are found again from the calibration inputs of all tasks, the models
-        stored before being read out of the weights as they are, so it is not quite the same.
+        With `sum`, and with `delta` if it was given a `base`, the result is that of packing all of
+        them from the start; without one, the base stays the mean of the first models. With `solve`
+        the weights are found again from the calibration inputs of all tasks, the models stored
+        before being read out of the weights as they are, so it is not quite the same.
         """
         options = self._options(calibration, batch_size, finetune)
         self.packing_method.add(self, name, self._fitting(name, model), options)
