@@ -8,7 +8,7 @@ import reference
 import torch
 import torch.nn.functional as F
 from checks import rows_one_by_one
-from networks import LAYERS, cnn, nets, wide
+from networks import LAYERS, cnn, inputs, nets, wide
 from packing.problems import error
 from torch import nn
 
@@ -171,3 +171,27 @@ def test_delta_keeps_the_base_and_is_better_the_closer_the_models_are():
     solved = sp.pack(models, base=base, calibration=dict.fromkeys("abc", x[:10]))
     assert error(solved, models["a"], "a", x) < error(packed, models["a"], "a", x)
     assert packed.cost().stored > 1.9 * summed.cost().shared  # two sets of weights
+
+
+@pytest.mark.parametrize("method", ["sum", "delta"])
+def test_inputs_that_nothing_is_computed_from_get_a_warning(method):
+    models, x = nets(wide), inputs()
+    told = f"calibration has no effect with method '{method}'.* recognise=True"
+    with pytest.warns(UserWarning, match=told) as warned:
+        packed = sp.pack({"a": models["a"]}, method=method, calibration={"a": x["a"]})
+    assert [one.filename for one in warned] == [__file__]
+    with pytest.warns(UserWarning, match=told):
+        packed.add("b", models["b"], {"b": x["b"]})
+    with pytest.warns(UserWarning, match=told):
+        packed.replace("b", models["c"], models["b"], {"b": x["b"]})
+    known = sp.pack({"a": models["a"]}, method=method, calibration={"a": x["a"]}, recognise=True)
+    known.add("b", models["b"], {"b": x["b"]})
+    assert known.recognisable == ["a", "b"]
+
+
+def test_a_sum_of_differences_from_a_base_is_delta():
+    models = nets(wide)
+    base = models.pop("c")
+    for key, tensor in sp.pack(models, method="sum", base=base).state_dict().items():
+        assert torch.equal(tensor, sp.pack(models, method="delta", base=base).state_dict()[key])
+    assert sp.pack(models, method="sum", base=base).superposition.conversion.base

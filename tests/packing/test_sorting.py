@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from networks import inputs, mlp, nets
-from packing.problems import Attending, error, every_method
+from packing.problems import Attending, error, every_method, fitted
 from torch import nn
 
 import superpose as sp
@@ -31,7 +31,7 @@ def test_what_is_the_same_is_kept_once_and_tables_are_private(method):
         net.head.weight = net.words.weight
         net.fixed.load_state_dict(models["a"].fixed.state_dict())
     ids = torch.arange(20).view(10, 2)
-    packed = sp.pack(models, method=method, calibration=dict.fromkeys("ab", ids))
+    packed = sp.pack(models, method=method, **fitted(method, dict.fromkeys("ab", ids)))
     summary = packed.summary()
     assert "fixed.weight" in summary.shared
     assert {"words.weight", "head.weight"} <= set(summary.private)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -31,11 +32,13 @@ class Additive(PackingMethod):
 
     def fill(self, packed: Packed, sources: Sources, options: PackingOptions) -> None:
         """Add one term after the other."""
+        _warn_of_inputs(packed, options)
         for name in options.track(list(sources.models), self.name):
             store(packed, name, sources.open(name))
 
     def add(self, packed: Packed, name: str, model: nn.Module, options: PackingOptions) -> None:
         """Add its term."""
+        _warn_of_inputs(packed, options)
         packed.add_task(name)
         store(packed, name, model)
 
@@ -61,8 +64,19 @@ class Additive(PackingMethod):
                 f"{self.name!r} subtracts its term"
             )
         check_stored(packed, name, old)
+        _warn_of_inputs(packed, options)
         add_term(packed, packed.superposition.number(name), old, -1)
         store(packed, name, model)
+
+
+def _warn_of_inputs(packed: Packed, options: PackingOptions) -> None:
+    """Inputs serve to recognise tasks, and nothing else here."""
+    if options.calibration is not None and packed.superposition.conversion.recognise is None:
+        warnings.warn(
+            f"calibration has no effect with method {packed.method!r}: leave it out, or give "
+            "recognise=True, which keeps statistics of it, or method='solve', which fits to it",
+            stacklevel=4,
+        )
 
 
 def store(packed: Packed, name: Name, net: nn.Module) -> None:
