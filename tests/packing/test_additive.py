@@ -78,6 +78,10 @@ def test_a_model_that_is_not_the_one_stored_is_not_subtracted(method):
         packed.remove("a", models["a"])
     packed.remove("b", models["b"])
     packed.replace("a", models["a"], old=sp.unpack(packed, "a"))
+    before = packed[3].weight.detach().clone()
+    with pytest.raises(sp.SuperposeError, match="'a' is the only task"):
+        packed.remove("a", models["a"])
+    assert torch.equal(packed[3].weight, before)
 
 
 @pytest.mark.parametrize("here", [torch.bfloat16, torch.float32, torch.float64])

@@ -46,6 +46,7 @@ class Additive(PackingMethod):
         """Subtract its term, if the model is given."""
         if model is not None:
             check_stored(packed, name, model)
+        if model is not None and len(packed.tasks) > 1:  # the only task is refused below, and stays
             add_term(packed, packed.superposition.number(name), model, -1)
         packed.remove_task(name)
 

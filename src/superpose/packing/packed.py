@@ -150,13 +150,14 @@ def check_stored(packed: Packed, name: Name, net: nn.Module) -> None:
         for tensor, own in layer.private.items()
         if added_to(layer, tensor) is None
     }
-    differing = [
+    differing = (
         next((key for key, own in stored.items() if not _same(state[key], own, dtype)), None)
         for dtype in ROUNDED
-    ]
-    if None not in differing:
+    )
+    first = next(differing)
+    if first is not None and None not in differing:
         raise SuperposeError(
-            f"model {name!r}: {differing[0]} is not the one that is stored, so this is another "
+            f"model {name!r}: {first} is not the one that is stored, so this is another "
             "model, or the packed one was trained further since: give the model that was packed, "
             f"or remove {name!r} by its name alone"
         )
