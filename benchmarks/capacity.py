@@ -88,7 +88,8 @@ class Capacity:
         inputs = {str(k): partial(trained.calibration, stream, k, 3000) for k in range(models)}
         steps = DISTIL if method == "distil" else 0
         method = "solve" if steps else method
-        packed = sp.pack(nets, family, method=method, calibration=inputs, finetune=steps)
+        given = {"calibration": inputs} if method == "solve" else {}
+        packed = sp.pack(nets, family, method=method, finetune=steps, **given)
         return mean_accuracy(packed, stream, models)
 
     def read(self) -> dict[str, list[dict[str, object]]]:

@@ -132,7 +132,9 @@ class Benchmark:
         }
         alone = [trained.accuracy(nets[str(k)](), stream, k) for k in tasks]
         inputs = {str(k): partial(trained.calibration, stream, k) for k in tasks}
-        packed = sp.pack(nets, family, method=method, calibration=inputs, finetune=steps, rank=rank)
+        packed = sp.pack(
+            nets, family, method=method, finetune=steps, rank=rank, **fitted(method, inputs)
+        )
         found = [trained.accuracy(packed, stream, k, task=str(k)) for k in tasks]
         return summary(alone, found) | sizes(packed)
 
@@ -148,8 +150,8 @@ class Benchmark:
         alone = [trained.accuracy(nets[str(k)](), stream, k) for k in range(5)]
         inputs = {str(k): partial(trained.cifar_calibration, stream, k) for k in range(5)}
         packed = sp.pack(
-            nets, "hadamard", method=method, calibration=inputs, finetune=steps,
-            private_layers=private, rank=rank,
+            nets, "hadamard", method=method, finetune=steps, private_layers=private, rank=rank,
+            **fitted(method, inputs),
         )  # fmt: skip
         found = [trained.accuracy(packed, stream, k, task=str(k)) for k in range(5)]
         return summary(alone, found) | sizes(packed)
@@ -171,10 +173,8 @@ class Benchmark:
     def _text(self, corpus, start, nets, method, steps, base, rank=0):  # type: ignore[no-untyped-def]
         alone = [corpus.accuracy(nets[name], name) for name in corpus.tasks]
         inputs = {name: corpus.calibration(name) for name in corpus.tasks}
-        given = {"base": start} if base else {}
-        packed = sp.pack(
-            nets, "hadamard", method=method, calibration=inputs, finetune=steps, rank=rank, **given
-        )
+        given = ({"base": start} if base else {}) | fitted(method, inputs)
+        packed = sp.pack(nets, "hadamard", method=method, finetune=steps, rank=rank, **given)
         found = [corpus.accuracy(packed, name, task=name) for name in corpus.tasks]
         return summary(alone, found) | sizes(packed)
 
@@ -203,7 +203,7 @@ class Benchmark:
             str(k): partial(trained.permuted_mnist_net, stream, units, k, self.nets) for k in tasks
         }
         inputs = {str(k): partial(trained.calibration, stream, k) for k in tasks}
-        packed = sp.pack(nets, family, method=method, calibration=inputs)
+        packed = sp.pack(nets, family, method=method, **fitted(method, inputs))
         found = sp.crosstalk(packed, nets, inputs)
         planned = sp.plan(
             nets["0"](), family, tasks=models, method=method, inputs=inputs["0"](), noise=0.05
@@ -245,6 +245,11 @@ class Benchmark:
             found.append(accuracy(small))
             numbers += kept
         return summary(alone, found) | {"stored_bytes": 4 * numbers}
+
+
+def fitted(method, inputs):  # type: ignore[no-untyped-def]
+    """Inputs, as an option of the one method that fits to them."""
+    return {"calibration": inputs} if method == "solve" else {}
 
 
 def ranked(rank: int = 0) -> dict[str, int]:

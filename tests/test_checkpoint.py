@@ -146,11 +146,23 @@ def test_bad_files_say_what_to_do(saved, damage, message):
         (sp.lab.MLP(12, 20, 5, bias=True), r"float32 \(16, 12\) in the file and float32 \(20,"),
         (sp.lab.MLP(12, 16, 5, bias=True).double(), "float32 .* in the file and float64"),
         (nn.ReLU(), "ReLU has no layer to superpose"),
+        (sp.lab.MLP, r"the class MLP is no network: give an nn\.Module, .* not its class"),
+        (mlp().state_dict(), r"OrderedDict.* is no network: give an nn\.Module"),
     ],
 )
 def test_another_architecture_is_told(saved, net, message):
     with pytest.raises(sp.SuperposeError, match=message):
         sp.load(saved, net)
+
+
+def test_a_network_of_another_dtype_is_not_another_architecture(saved):
+    told = (
+        r"another dtype: layers\.1\.weight is float32 .* in the file and bfloat16 .* in the "
+        r"network; load it into net\.to\(torch\.float32\), and convert the model"
+    )
+    with pytest.raises(sp.SuperposeError, match=told):
+        sp.load(saved, mlp().bfloat16())
+    assert sp.load(saved, mlp().bfloat16().float()).bfloat16().layers[1].weight.dtype.itemsize == 2
 
 
 def test_contexts_that_come_out_differently_are_noticed(saved, monkeypatch):

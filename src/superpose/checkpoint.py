@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from superpose import contexts
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, build, layers, private_state
+from superpose.model import Superposed, build, check_network, layers, private_state
 from superpose.nn.additions import drawn_numbers
 from superpose.nn.centring import TASK
 from superpose.nn.convert import Conversion
@@ -111,6 +111,7 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
 
     If the file was saved without its base, `net` is the pretrained network itself.
     """
+    check_network(net)
     if any(map(is_quantised, net.parameters())):
         raise SuperposeError(
             f"{path} has plain numbers, and {type(net).__name__} is quantised: load it into the "
@@ -405,6 +406,11 @@ def _check_fit(
             here, there = _kind(tensor), _kind(found[name])
             if here != there:
                 problem = f"{name} is {there} in the file and {here} in the network"
+                if tensor.shape == found[name].shape:
+                    raise SuperposeError(
+                        f"{path} holds another dtype: {problem}; load it into "
+                        f"net.to({found[name].dtype}), and convert the model afterwards"
+                    )
                 break
     if problem:
         raise SuperposeError(

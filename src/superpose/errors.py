@@ -15,3 +15,8 @@ def at_least_one(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
             raise SuperposeError(f"{name}={value}: must be at least 1")
+
+
+def kind_of(value: object) -> str:
+    """What a value that is none of those wanted is; its `repr` may be a page of numbers."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from networks import correlated, inputs, nets, wide
+from packing.problems import fitted
 from torch import nn
 
 import superpose as sp
@@ -49,7 +50,7 @@ def test_convolutions_are_measured_and_predicted(conv, method):
     }  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     x = {name: torch.randn(600, 8, 6, 6, generator=generator) for name in models}
-    packed = sp.pack(models, "hadamard", method=method, conv=conv, calibration=x)
+    packed = sp.pack(models, "hadamard", method=method, conv=conv, **fitted(method, x))
     found = sp.crosstalk(packed, models, x)
     first = found.layers[0]
     assert first.predicted == pytest.approx(first.measured, rel=0.25 if conv == "kernel" else 0.5)
@@ -80,7 +81,7 @@ def test_a_layer_that_gives_only_zeros_has_no_share_of_noise(method):
     models, x = nets(two_layers, "abc"), inputs("abc")
     for name in "bc":
         nn.init.zeros_(models[name][2].weight)
-    packed = sp.pack(models, method=method, calibration=x)
+    packed = sp.pack(models, method=method, **fitted(method, x))
     last = sp.crosstalk(packed, models, x).layers[-1]
     assert last.measured == pytest.approx(0, abs=1e-3)
     assert last.predicted == pytest.approx(0, abs=1e-3)

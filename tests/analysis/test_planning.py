@@ -76,6 +76,8 @@ def test_a_plan_for_convolutions_and_attention():
     ("options", "message"),
     [
         ({"tasks": 0}, "tasks=0: plan for at least one"),
+        ({"tasks": []}, "tasks is empty: give a number of tasks, or their names"),
+        ({"tasks": 1.5}, "tasks=1.5: give a number of tasks, or names"),
         ({"tasks": 2, "method": "delta"}, "a plan is for 'solve' or 'sum'"),
         ({"tasks": 2, "noise": 0}, "noise=0: the share of noise"),
         ({"tasks": 2, "rank": 0}, "rank=0: inputs fill at least one"),
@@ -88,6 +90,15 @@ def test_a_plan_for_convolutions_and_attention():
 def test_plans_that_make_no_sense(options, message):
     with pytest.raises(sp.SuperposeError, match=message):
         sp.plan(wide(), **options)
+
+
+def test_a_plan_is_for_a_plain_network():
+    with pytest.raises(sp.SuperposeError, match=r"superposed: plan for unsuperpose\(model, task\)"):
+        sp.plan(sp.superpose(wide()), tasks=2)
+
+
+def test_names_of_tasks_are_counted():
+    assert sp.plan(wide(), tasks=["a", "b", "c"]) == sp.plan(wide(), tasks=3)
 
 
 def test_a_plan_leaves_out_what_packing_would():

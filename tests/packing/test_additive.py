@@ -8,7 +8,7 @@ import reference
 import torch
 import torch.nn.functional as F
 from checks import rows_one_by_one
-from networks import LAYERS, cnn, nets, wide
+from networks import LAYERS, cnn, inputs, nets, wide
 from packing.problems import error
 from torch import nn
 
@@ -57,6 +57,46 @@ def test_add_remove_and_replace_are_exact(method):
     same(packed, fresh, "cb")
     with pytest.raises(sp.SuperposeError, match="needs old="):
         packed.replace("b", models["a"])
+
+
+@pytest.mark.parametrize("method", ["sum", "delta"])
+def test_a_model_that_is_not_the_one_stored_is_not_subtracted(method):
+    models = nets(cnn, "abc")
+    packed = sp.pack({n: models[n] for n in "ab"}, "phase", method=method)
+    before = copy.deepcopy(packed.state_dict())
+    told = r"model 'a': \S+ is not the one that is stored.* remove 'a' by its name alone"
+    with pytest.raises(sp.SuperposeError, match=told):
+        packed.remove("a", models["b"])
+    with pytest.raises(sp.SuperposeError, match=told):
+        packed.replace("a", models["c"], old=models["b"])
+    assert packed.tasks == ["a", "b"]
+    for key, tensor in packed.state_dict().items():
+        assert torch.equal(tensor, before[key])
+    with torch.no_grad():
+        packed[3].private["bias"].of(0).add_(1e-5)
+    with pytest.raises(sp.SuperposeError, match=r"'a': 3\.bias is .* was trained further since"):
+        packed.remove("a", models["a"])
+    packed.remove("b", models["b"])
+    packed.replace("a", models["a"], old=sp.unpack(packed, "a"))
+    before = packed[3].weight.detach().clone()
+    with pytest.raises(sp.SuperposeError, match="'a' is the only task"):
+        packed.remove("a", models["a"])
+    assert torch.equal(packed[3].weight, before)
+
+
+@pytest.mark.parametrize("here", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float32, torch.int8])
+def test_a_model_is_known_again_after_it_was_stored_in_fewer_bits(stored, here, tmp_path):
+    models = nets(cnn, "ab")
+    packed = sp.pack(models, "phase", method="sum")
+    sp.save(packed, tmp_path / "p.safetensors", dtype=stored)
+    loaded = sp.load(tmp_path / "p.safetensors", cnn().to(here))
+    near = copy.deepcopy(models["a"])
+    near[0].bias.data *= 1.02
+    with pytest.raises(sp.SuperposeError, match=r"'a': 0\.bias is not the one that is stored"):
+        loaded.remove("a", near.to(here))
+    loaded.remove("a", models["a"].to(here))
+    assert loaded.tasks == ["b"]
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
@@ -135,3 +175,27 @@ def test_delta_keeps_the_base_and_is_better_the_closer_the_models_are():
     solved = sp.pack(models, base=base, calibration=dict.fromkeys("abc", x[:10]))
     assert error(solved, models["a"], "a", x) < error(packed, models["a"], "a", x)
     assert packed.cost().stored > 1.9 * summed.cost().shared  # two sets of weights
+
+
+@pytest.mark.parametrize("method", ["sum", "delta"])
+def test_inputs_that_nothing_is_computed_from_get_a_warning(method):
+    models, x = nets(wide), inputs()
+    told = f"calibration has no effect with method '{method}'.* recognise=True"
+    with pytest.warns(UserWarning, match=told) as warned:
+        packed = sp.pack({"a": models["a"]}, method=method, calibration={"a": x["a"]})
+    assert [one.filename for one in warned] == [__file__]
+    with pytest.warns(UserWarning, match=told):
+        packed.add("b", models["b"], {"b": x["b"]})
+    with pytest.warns(UserWarning, match=told):
+        packed.replace("b", models["c"], models["b"], {"b": x["b"]})
+    known = sp.pack({"a": models["a"]}, method=method, calibration={"a": x["a"]}, recognise=True)
+    known.add("b", models["b"], {"b": x["b"]})
+    assert known.recognisable == ["a", "b"]
+
+
+def test_a_sum_of_differences_from_a_base_is_delta():
+    models = nets(wide)
+    base = models.pop("c")
+    for key, tensor in sp.pack(models, method="sum", base=base).state_dict().items():
+        assert torch.equal(tensor, sp.pack(models, method="delta", base=base).state_dict()[key])
+    assert sp.pack(models, method="sum", base=base).superposition.conversion.base

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 from networks import cnn, inputs, nets, wide
-from packing.problems import error, every_method
+from packing.problems import error, every_method, fitted
 from torch import nn
 
 import superpose as sp
@@ -17,7 +17,7 @@ import superpose as sp
 def test_one_model_comes_out_as_it_went_in(method, conv):
     models = nets(cnn, "a")
     x = torch.randn(200, 3, 6, 6)
-    packed = sp.pack(models, "hadamard", method=method, conv=conv, calibration={"a": x})
+    packed = sp.pack(models, "hadamard", method=method, conv=conv, **fitted(method, {"a": x}))
     plain = sp.unpack(packed, "a")
     assert type(plain) is nn.Sequential
     assert plain.state_dict().keys() == models["a"].state_dict().keys()
@@ -30,7 +30,7 @@ def test_one_model_comes_out_as_it_went_in(method, conv):
 @every_method
 def test_a_model_that_is_forgotten_leaves_the_others_bit_for_bit(method):
     models, x = nets(wide), inputs()
-    packed = sp.pack(models, method=method, calibration=x)
+    packed = sp.pack(models, method=method, **fitted(method, x))
     before = packed(x["b"], task="b")
     private = packed.cost().stored
     packed.remove("c")
@@ -49,7 +49,8 @@ def test_a_model_that_is_forgotten_leaves_the_others_bit_for_bit(method):
 @every_method
 def test_packed_models_are_saved_and_loaded(method, tmp_path):
     models, x = nets(cnn, "ab"), torch.randn(30, 3, 6, 6)
-    packed = sp.pack(models, "hadamard", method=method, calibration=dict.fromkeys("ab", x)).eval()
+    given = fitted(method, dict.fromkeys("ab", x))
+    packed = sp.pack(models, "hadamard", method=method, **given).eval()
     packed.add_task("spare")
     packed.remove("spare")
     sp.save(packed, tmp_path / "p.safetensors")
@@ -132,7 +133,7 @@ def test_models_that_functions_return_are_not_touched(method):
     models["a"].train()
     before = {n: copy.deepcopy(net.state_dict()) for n, net in models.items()}
     returned = {name: (lambda net=net: net) for name, net in models.items()}
-    options = {"method": method, "calibration": dict.fromkeys("ab", x)}
+    options = {"method": method, **fitted(method, dict.fromkeys("ab", x))}
     packed = sp.pack(returned, **options)
     assert models["a"].training
     for name, net in models.items():

@@ -9,7 +9,7 @@ import reference
 import torch
 from checks import rows_one_by_one
 from networks import LAYERS, cnn, inputs, nets, wide
-from packing.problems import Attending, error
+from packing.problems import Attending, error, fitted
 from torch import nn
 
 import superpose as sp
@@ -205,7 +205,7 @@ def test_crosstalk_is_that_of_what_is_superposed(method):
     torch.manual_seed(0)
     models = {name: nn.Sequential(nn.Linear(96, 64)) for name in "abcd"}
     x = {name: torch.randn(800, 96) for name in models}
-    packed = sp.pack(models, "hadamard", method=method, rank=8, calibration=x)
+    packed = sp.pack(models, "hadamard", method=method, rank=8, **fitted(method, x))
     layer = sp.crosstalk(packed, models, x).layers[0]
     noise = [error(packed, net, name, x[name]) ** 2 for name, net in models.items()]
     assert layer.measured == pytest.approx(sum(noise) / 4, rel=0.2)

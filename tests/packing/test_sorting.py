@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from networks import inputs, mlp, nets
-from packing.problems import Attending, error, every_method
+from packing.problems import Attending, error, every_method, fitted
 from torch import nn
 
 import superpose as sp
@@ -31,7 +31,7 @@ def test_what_is_the_same_is_kept_once_and_tables_are_private(method):
         net.head.weight = net.words.weight
         net.fixed.load_state_dict(models["a"].fixed.state_dict())
     ids = torch.arange(20).view(10, 2)
-    packed = sp.pack(models, method=method, calibration=dict.fromkeys("ab", ids))
+    packed = sp.pack(models, method=method, **fitted(method, dict.fromkeys("ab", ids)))
     summary = packed.summary()
     assert "fixed.weight" in summary.shared
     assert {"words.weight", "head.weight"} <= set(summary.private)
@@ -59,6 +59,18 @@ def test_one_of_two_tied_layers_can_be_private():
         torch.testing.assert_close(packed(x[name], task=name), net(x[name]), rtol=1e-3, atol=1e-3)
 
 
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4))
+        self.register_buffer("count", torch.zeros(1))
+        self.layer = nn.Linear(4, 4)
+        self.unused = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x * self.scale)
+
+
 def spoiled(value):
     net = mlp()
     net.layers[1].weight.data[0, 0] = value
@@ -69,9 +81,11 @@ def spoiled(value):
     ("models", "options", "message"),
     [
         ({}, {}, "there is no model to pack"),
-        ([mlp()], {}, "there is no model to pack: give a mapping"),
+        ([mlp()], {}, "the models to pack are a list: give a mapping from names to models"),
+        (mlp(), {}, "the models to pack are a MLP: give a mapping from names to models"),
         ({"a": 3}, {}, "model 'a' is a int: give a plain module"),
         ({"a": lambda: 3}, {}, "model 'a' is a int: give a plain module"),
+        ({"a": Scaled}, {}, "model 'a' is the class Scaled, .* give a module, with its weights"),
         ({"a": sp.superpose(mlp())}, {}, "give a plain module"),
         ({"": mlp()}, {}, "cannot name a task"),
         ({"a": mlp(), "b": mlp(bias=False)}, {}, r"'b' has no layers.1.bias: .* one architecture"),
@@ -93,6 +107,11 @@ def spoiled(value):
             "calibration: there is no model 'b'; there are 'a'",
         ),
         ({"a": mlp()}, {"calibration": {"a": 3}}, "calibration of 'a' is no tensor"),
+        ({"a": mlp()}, {"calibration": {"a": [(torch.ones(12), 0)]}}, "is no tensor: .*no labels"),
+        ({"a": mlp()}, {"calibration": {"a": (torch.ones(4, 12), torch.ones(4))}},
+         r"fails on the 2 inputs that it was given \(labels are none\): "),
+        ({"a": mlp()}, {"calibration": torch.ones(4, 12)},
+         "calibration is a Tensor: give a mapping from names of models to their inputs"),
         ({"a": mlp()}, {"calibration": {"a": torch.zeros(0, 12)}}, r"of \[0\] rows"),
         ({"a": mlp()}, {"calibration": {"a": torch.full((4, 12), torch.nan)}}, "not finite"),
         ({"a": mlp()}, {"method": "sum", "finetune": 5}, "finetune=5 is for method 'solve'"),
@@ -101,6 +120,10 @@ def spoiled(value):
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"calibration": {"a": torch.ones(2, 3, 4)}},
          "LSTM '0' is not one linear map, .*: name it in private_layers"),
         ({"a": mlp()}, {"method": "delta", "base": sp.lab.MLP(12, 20, 5)}, "the base has no"),
+        ({"a": mlp()}, {"base": True}, "base is a bool: give the network that the models were"),
+        ({"a": mlp()}, {"base": mlp().state_dict()}, "base is a OrderedDict: .* load_state_dict"),
+        ({"a": mlp()}, {"base": Scaled}, "base is the class Scaled: give the network"),
+        ({"a": mlp()}, {"base": sp.superpose(mlp())}, r"superposed: give unsuperpose\(base"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_packed_says_why(models, options, message):
@@ -108,16 +131,15 @@ def test_what_cannot_be_packed_says_why(models, options, message):
         sp.pack(models, **options)
 
 
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.rand(4))
-        self.register_buffer("count", torch.zeros(1))
-        self.layer = nn.Linear(4, 4)
-        self.unused = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.layer(x * self.scale)
+def test_inputs_that_are_no_mapping_are_refused_before_a_model_is_added():
+    models = nets(mlp, "ab")
+    packed = sp.pack({"a": models["a"]}, method="sum")
+    for change, name in ((packed.add, "b"), (packed.replace, "a")):
+        with pytest.raises(sp.SuperposeError, match="calibration is a Tensor: give a mapping"):
+            change(name, models["b"], calibration=torch.ones(4, 12))
+    with pytest.raises(sp.SuperposeError, match="model 'b' is the class Scaled"):
+        packed.add("b", Scaled)
+    assert packed.tasks == ["a"]
 
 
 def test_tensors_that_belong_to_no_layer():

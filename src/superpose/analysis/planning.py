@@ -22,7 +22,7 @@ from superpose.analysis.summed import (
 )
 from superpose.contexts import Family, Identity
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, superpose
+from superpose.model import Superposed, labels_of, superpose
 from superpose.packing.calibration import Rows
 from superpose.packing.inputs import Part, Weight, in_order, quiet_run, reaching, weights_of
 from superpose.packing.least_squares import scale
@@ -115,7 +115,7 @@ def plan(
     net: nn.Module,
     family: str | Family = "binary",
     *,
-    tasks: int,
+    tasks: int | Iterable[str],
     method: str = "solve",
     inputs: Any = None,
     rank: int | None = None,
@@ -127,12 +127,12 @@ def plan(
 ) -> Plan:
     """What storing `tasks` models like `net` will do to them, before any is packed.
 
-    `inputs` are rows of its input, as for `pack`; without them each layer's inputs are taken to
-    fill `rank` directions evenly, or all of them, which is the worst case. The width for the
-    `noise` that is wanted supposes that a wider layer's inputs fill the same directions.
-    `private_layers` and `skip` are those of `pack`, `min_inputs` that of `superpose`. The plan
-    tells which layer is the bottleneck, and which have so few inputs that each task should have its
-    own.
+    `tasks` is their number, or their names. `inputs` are rows of its input, as for `pack`; without
+    them each layer's inputs are taken to fill `rank` directions evenly, or all of them, which is
+    the worst case. The width for the `noise` that is wanted supposes that a wider layer's inputs
+    fill the same directions. `private_layers` and `skip` are those of `pack`, `min_inputs` that of
+    `superpose`. The plan tells which layer is the bottleneck, and which have so few inputs that
+    each task should have its own.
 
     >>> found = plan(nn.Sequential(nn.Linear(64, 8)), tasks=4, rank=15)
     >>> round(found.noise, 6)  # 4 × 15 directions fit into 64
@@ -140,8 +140,11 @@ def plan(
     >>> plan(nn.Sequential(nn.Linear(64, 8)), tasks=4, rank=32, noise=0.01).layers[0].width
     127
     """
-    if tasks < 1:
+    if isinstance(tasks, int) and tasks < 1:
         raise SuperposeError(f"tasks={tasks}: plan for at least one")
+    count = len(labels_of(tasks))
+    if isinstance(net, Superposed):
+        raise SuperposeError("the model is superposed: plan for unsuperpose(model, task)")
     if method not in PLANS:
         raise SuperposeError(f"method={method!r}: a plan is for 'solve' or 'sum'")
     make, meaningless = PLANS[method]
@@ -169,10 +172,10 @@ def plan(
     planned = []
     with quiet_run():
         for seen in _observed(net, model, weights, inputs, rank, batch_size):
-            planned.append(make(seen, tasks, noise))
+            planned.append(make(seen, count, noise))
     cost = model.cost()
-    stored = cost.shared_bytes + tasks * cost.private_bytes_per_task
-    return Plan(tasks, name, method, noise, planned, stored, tasks * cost.plain_bytes)
+    stored = cost.shared_bytes + count * cost.private_bytes_per_task
+    return Plan(count, name, method, noise, planned, stored, count * cost.plain_bytes)
 
 
 class Observed(NamedTuple):

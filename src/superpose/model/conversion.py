@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from superpose import contexts
 from superpose.contexts import Family, Identity
 from superpose.cost import size
-from superpose.errors import SuperposeError
+from superpose.errors import SuperposeError, kind_of
 from superpose.model.batch import BatchDim
 from superpose.model.superposed import Superposed, layers, superposed_class
-from superpose.model.tasks import WHOLE, Name, Superposition, check_names, several
+from superpose.model.tasks import WHOLE, Name, Superposition, labels_of, several
 from superpose.nn.additions import BEGUN, add
 from superpose.nn.binding import with_base
 from superpose.nn.centring import ROWS
@@ -95,17 +95,8 @@ def superpose(
     >>> model(torch.ones(3, 4), task=[0, 2, 2]).shape
     torch.Size([3, 2])
     """
-    if not isinstance(net, nn.Module):
-        raise SuperposeError(
-            f"{net!r} is no network: give an nn.Module, such as nn.Linear(4, 2), not its class"
-        )
-    labels: list[Name] = []
-    if isinstance(tasks, bool) or not isinstance(tasks, (*WHOLE, Iterable)):
-        raise SuperposeError(
-            f"tasks={tasks!r}: give a number of tasks, or names, as in ['cats', 'dogs']"
-        )
-    labels += range(tasks) if isinstance(tasks, WHOLE) else several("tasks", tasks)
-    check_names(labels)
+    check_network(net)
+    labels = labels_of(tasks)
     chosen = _with_learning(family_by_layer(family), learnable)
     if base is None and any(not isinstance(one, Identity) for one in several_families(chosen)):
         _warn_of_scrambling(net)
@@ -134,6 +125,15 @@ def superpose(
         ),
         Superposed,
     )
+
+
+def check_network(net: nn.Module) -> None:
+    """Refuse a class, a state, and whatever else is no network."""
+    if not isinstance(net, nn.Module):
+        raise SuperposeError(
+            f"{kind_of(net)} is no network: give an nn.Module, such as nn.Linear(4, 2), not its "
+            "class"
+        )
 
 
 def _with_learning(family: FamilyByLayer, learnable: bool) -> FamilyByLayer:

@@ -116,6 +116,18 @@ def several(option: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def labels_of(tasks: Any) -> list[Name]:
+    """The names of tasks: those that are given, or the numbers of so many."""
+    if isinstance(tasks, bool) or not isinstance(tasks, (*WHOLE, Iterable)):
+        raise SuperposeError(
+            f"tasks={tasks!r}: give a number of tasks, or names, as in ['cats', 'dogs']"
+        )
+    labels: list[Name] = []
+    labels += range(tasks) if isinstance(tasks, WHOLE) else several("tasks", tasks)
+    check_names(labels)
+    return labels
+
+
 def check_names(names: Sequence[Name]) -> None:
     """Names of tasks: at least one, each different, none of them empty."""
     if not names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -15,7 +16,7 @@ from superpose.nn.names import joined
 from superpose.nn.quantised import full
 from superpose.packing.low_rank import has_part, nearest, part_of, set_part
 from superpose.packing.methods import PackingMethod, PackingOptions
-from superpose.packing.packed import Packed, set_private
+from superpose.packing.packed import Packed, check_stored, set_private
 from superpose.packing.sources import Sources
 
 
@@ -23,25 +24,29 @@ class Additive(PackingMethod):
     """W = Σₖ Wₖ C(k)⁻¹, the paper's equation 1, of the models or of their differences from a base.
 
     A term is added and subtracted by itself, so what is stored is what it would be if exactly these
-    models had been packed from the start. A low-rank part of a model is the nearest to its weight,
-    or difference, and the rest is superposed.
+    models had been packed from the start, with the same base. A low-rank part of a model is the
+    nearest to its weight, or difference, and the rest is superposed.
     """
 
     takes = frozenset({"rank"})
 
     def fill(self, packed: Packed, sources: Sources, options: PackingOptions) -> None:
         """Add one term after the other."""
+        _warn_of_inputs(packed, options)
         for name in options.track(list(sources.models), self.name):
             store(packed, name, sources.open(name))
 
     def add(self, packed: Packed, name: str, model: nn.Module, options: PackingOptions) -> None:
         """Add its term."""
+        _warn_of_inputs(packed, options)
         packed.add_task(name)
         store(packed, name, model)
 
     def remove(self, packed: Packed, name: Name, model: nn.Module | None) -> None:
         """Subtract its term, if the model is given."""
         if model is not None:
+            check_stored(packed, name, model)
+        if model is not None and len(packed.tasks) > 1:  # the only task is refused below, and stays
             add_term(packed, packed.superposition.number(name), model, -1)
         packed.remove_task(name)
 
@@ -59,8 +64,20 @@ class Additive(PackingMethod):
                 f"replacing {name!r} needs old=…, the model that is stored now: method "
                 f"{self.name!r} subtracts its term"
             )
+        check_stored(packed, name, old)
+        _warn_of_inputs(packed, options)
         add_term(packed, packed.superposition.number(name), old, -1)
         store(packed, name, model)
+
+
+def _warn_of_inputs(packed: Packed, options: PackingOptions) -> None:
+    """Inputs serve to recognise tasks, and nothing else here."""
+    if options.calibration is not None and packed.superposition.conversion.recognise is None:
+        warnings.warn(
+            f"calibration has no effect with method {packed.method!r}: leave it out, or give "
+            "recognise=True, which keeps statistics of it, or method='solve', which fits to it",
+            stacklevel=4,
+        )
 
 
 def store(packed: Packed, name: Name, net: nn.Module) -> None:

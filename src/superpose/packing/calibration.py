@@ -35,7 +35,8 @@ class Rows:
         tensors = [*rows.positional, *rows.named.values()]
         if not tensors or not all(isinstance(t, Tensor) and t.ndim for t in tensors):
             raise SuperposeError(
-                f"the calibration of {task!r} is no tensor: give the network's inputs, rows first"
+                f"the calibration of {task!r} is no tensor: give the network's inputs, rows "
+                "first, and no labels"
             )
         if len({len(tensor) for tensor in tensors}) > 1 or not len(tensors[0]):
             raise SuperposeError(
@@ -64,8 +65,10 @@ class Rows:
         try:
             return calls(net, own, self.positional, self.named, tie_weights=False)
         except (RuntimeError, TypeError, IndexError) as error:
+            count = len(self.positional)
+            several, labels = (f"{count} ", " (labels are none)") if count > 1 else ("", "")
             raise SuperposeError(
-                f"the network fails on the inputs that it was given: {error}"
+                f"the network fails on the {several}inputs that it was given{labels}: {error}"
             ) from error
 
 

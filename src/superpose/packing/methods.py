@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
-from superpose.errors import SuperposeError
-from superpose.model import Name
+from superpose.errors import SuperposeError, kind_of
+from superpose.model import Name, Superposed
 from superpose.packing.sources import Sources
 
 if TYPE_CHECKING:
@@ -33,6 +33,18 @@ class PackingOptions:
     def __post_init__(self) -> None:
         if self.finetune < 0:
             raise SuperposeError(f"finetune={self.finetune}: it is a number of steps")
+        if self.calibration is not None and not isinstance(self.calibration, Mapping):
+            raise SuperposeError(
+                f"calibration is {kind_of(self.calibration)}: give a mapping from names of models "
+                "to their inputs, as in {'cats': inputs}"
+            )
+        if isinstance(self.base, Superposed):
+            raise SuperposeError("the base is superposed: give unsuperpose(base, task)")
+        if self.base is not None and not isinstance(self.base, nn.Module):
+            raise SuperposeError(
+                f"base is {kind_of(self.base)}: give the network that the models were fine-tuned "
+                "from, a module; a state dict goes into one with load_state_dict()"
+            )
 
 
 class PackingMethod(ABC):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
 from superpose.model import Name, Superposed, layers, private_state, unsuperpose
@@ -17,6 +17,8 @@ from superpose.nn.quantised import is_quantised
 from superpose.packing.calibration import Rows
 from superpose.packing.methods import PackingMethod, PackingOptions
 from superpose.packing.sources import Source, checked, opened, shape_of
+
+ROUNDED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # what files may hold
 
 
 class Packed(Superposed):
@@ -41,9 +43,10 @@ class Packed(Superposed):
     ) -> None:
         """Store one more model.
 
-        With `sum` and `delta` the result is that of packing all of them from the start. With
-        `solve` the weights are found again from the calibration inputs of all tasks, the models
-        stored before being read out of the weights as they are, so it is not quite the same.
+        With `sum`, and with `delta` if it was given a `base`, the result is that of packing all of
+        them from the start; without one, the base stays the mean of the first models. With `solve`
+        the weights are found again from the calibration inputs of all tasks, the models stored
+        before being read out of the weights as they are, so it is not quite the same.
         """
         options = self._options(calibration, batch_size, finetune)
         self.packing_method.add(self, name, self._fitting(name, model), options)
@@ -53,6 +56,8 @@ class Packed(Superposed):
         """Forget a model. With `sum` and `delta`, given the model, its term is subtracted too.
 
         Otherwise the weights stay as they are, and so do the outputs of the others, bit for bit.
+        Another model than the one that is stored is told by its private tensors (biases, norms),
+        and refused. A network that has none tells nothing: another model spoils the others then.
         """
         removed = None if model is None else self._fitting(name, model)
         self.packing_method.remove(self, name, removed)
@@ -67,7 +72,10 @@ class Packed(Superposed):
         batch_size: int = 256,
         finetune: int = 0,
     ) -> None:
-        """Store another model under a name; with `sum` and `delta` in place of the `old` one."""
+        """Store another model under a name; with `sum` and `delta` in place of the `old` one.
+
+        The `old` one has to be the model that is stored now, as for `remove`.
+        """
         options = self._options(calibration, batch_size, finetune)
         new = self._fitting(name, model)
         before = None if old is None else self._fitting(name, old)
@@ -127,3 +135,37 @@ def set_private(packed: Packed, name: Name, net: nn.Module) -> None:
         for tensor, own in layer.private.items():
             if added_to(layer, tensor) is None:
                 own.of(number).detach().copy_(state[joined(layer.path, tensor)])
+
+
+def check_stored(packed: Packed, name: Name, net: nn.Module) -> None:
+    """Refuse a model whose private tensors are not the task's, so that no wrong term is subtracted.
+
+    The task's may have been rounded since: they may have been in a file of fewer bits.
+    """
+    number = packed.superposition.number(name)
+    state = net.state_dict()
+    stored = {
+        joined(layer.path, tensor): own.of(number).detach()
+        for layer in layers(packed)
+        for tensor, own in layer.private.items()
+        if added_to(layer, tensor) is None
+    }
+    differing = (
+        next((key for key, own in stored.items() if not _same(state[key], own, dtype)), None)
+        for dtype in ROUNDED
+    )
+    first = next(differing)
+    if first is not None and None not in differing:
+        raise SuperposeError(
+            f"model {name!r}: {first} is not the one that is stored, so this is another "
+            "model, or the packed one was trained further since: give the model that was packed, "
+            f"or remove {name!r} by its name alone"
+        )
+
+
+def _same(given: Tensor, own: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a tensor is the one that is stored, if that was rounded to this type before."""
+    if not own.is_floating_point():
+        return torch.equal(given.to(own), own)
+    rounded = given.to(dtype).to(own)
+    return torch.allclose(rounded, own, rtol=torch.finfo(own.dtype).eps, atol=0.0)

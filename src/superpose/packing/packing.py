@@ -52,7 +52,7 @@ def pack(
       `calibration`, unlabelled inputs of each task: a tensor of rows, several tensors, a mapping
       of them, or a function that returns one of these. `finetune` adds so many steps of
       distillation on the same inputs. With a `base`, it is differences from it that are stored.
-    - "sum": W = Σₖ Wₖ C(k)⁻¹, the paper's equation 1, for study.
+    - "sum": W = Σₖ Wₖ C(k)⁻¹, the paper's equation 1, for study; with a `base`, it is "delta".
     - "delta": one base for all, and the sum of the models' differences from it; without a `base`
       it is the models' mean. With `random_pairing` layers of one shape change places before they
       are summed, in an order drawn for each task, so that unrelated differences are added up.

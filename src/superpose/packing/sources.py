@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from superpose.errors import SuperposeError
+from superpose.errors import SuperposeError, kind_of
 from superpose.model import Name, Superposed
 
 Source = nn.Module | Callable[[], nn.Module]
@@ -30,6 +30,11 @@ def opened(name: Name, source: Any) -> nn.Module:
 
 
 def _called(name: Name, source: Any) -> Any:
+    if isinstance(source, type):
+        raise SuperposeError(
+            f"model {name!r} is {kind_of(source)}, whose modules have weights that nothing has "
+            "learned yet: give a module, with its weights loaded, or a function that returns one"
+        )
     if not callable(source):
         raise SuperposeError(
             f"model {name!r} is a {type(source).__name__}: give a plain module, or a function that "
@@ -48,7 +53,12 @@ class Sources:
 
     def __post_init__(self) -> None:
         """Look at every model: the same tensors, all numbers finite."""
-        if not isinstance(self.models, Mapping) or not self.models:
+        if not isinstance(self.models, Mapping):
+            raise SuperposeError(
+                f"the models to pack are {kind_of(self.models)}: give a mapping from names to "
+                "models, as in {'cats': net}"
+            )
+        if not self.models:
             raise SuperposeError("there is no model to pack: give a mapping from names to models")
         digests: dict[str, bytes] = {}
         for name in self.models:
