@@ -113,14 +113,16 @@ class Superposed(nn.Module):
     def add_task(self, name: str | None = None) -> Name:
         """Add a task, named or numbered. An optimiser made before does not have its parameters.
 
-        Its private parameters start as the plain model's were. Give them to the optimiser, or make
-        a new one; if they are forgotten, a warning comes with the second step.
+        Its private parameters start as the plain model's were. Give them to the optimiser, with a
+        learning rate, or make a new one; if they are forgotten, a warning comes with the second
+        step. With a learning-rate scheduler it is simplest to make both anew for the new task.
 
         >>> from superpose import superpose
         >>> model = superpose(nn.Linear(4, 2), tasks=["cats", "dogs"])
-        >>> optimiser = torch.optim.Adam(model.parameters())
+        >>> optimiser = torch.optim.Adam(model.parameters(), 1e-5)
         >>> name = model.add_task("birds")
-        >>> optimiser.add_param_group({"params": model.private_parameters(name)})
+        >>> for group in model.parameter_groups(1e-5, task=name):
+        ...     optimiser.add_param_group(group)
         """
         names = self.superposition.names
         taken = (*names.values(), *(known for known in names if isinstance(known, int)))
