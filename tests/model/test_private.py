@@ -173,3 +173,17 @@ def test_freezing_parts_afterwards_goes_by_where_private_tensors_are():
     model = sp.superpose(Headed(), "hadamard", tasks=2, base=True)
     model.head.requires_grad_(False)
     assert model.private_parameters(0) == []
+
+
+@pytest.mark.parametrize("options", [{"private_layers": ["head"]}, {"min_inputs": 64}])
+def test_where_all_that_learns_is_private_there_is_nothing_to_superpose(options):
+    net = Headed()
+    net.body.requires_grad_(False)
+    message = r"nothing to superpose: all that learns in it, head\.weight, is each .*bind_frozen="
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.superpose(net, "hadamard", tasks=2, base=True, **options)
+    bound = sp.superpose(net, tasks=2, private_layers=["head"], bind_frozen=True)
+    assert bound.summary().superposed == ["body.0.weight", "body.2.weight"]
+    net.head.requires_grad_(False)
+    with pytest.raises(sp.SuperposeError, match=r"no layer to superpose.*bind_frozen=True"):
+        sp.superpose(net, "hadamard", tasks=2, base=True, **options)
