@@ -25,7 +25,7 @@ def listed(names: Sequence[str]) -> str:
 def nearest(name: str, names: Iterable[str]) -> list[str]:
     """Names that may have been meant: as a whole, or by their last part, they are spelt alike.
 
-    >>> nearest("*.querry", ["net", "net.0.query", "net.0.key"])
+    >>> nearest("*.qury", ["net", "net.0.query", "net.0.key"])
     ['net.0.query']
     """
     matcher = SequenceMatcher(None, "", name)  # keeps what it knows of the second one
