@@ -25,8 +25,8 @@ def listed(names: Sequence[str]) -> str:
 def nearest(name: str, names: Iterable[str]) -> list[str]:
     """Names that may have been meant: as a whole, or by their last part, they are spelt alike.
 
-    >>> nearest("*.qury", ["net", "net.0.query", "net.0.key"])
-    ['net.0.query']
+    >>> nearest("*.encodr", ["net", "net.encoder", "net.head"])
+    ['net.encoder']
     """
     matcher = SequenceMatcher(None, "", name)  # keeps what it knows of the second one
 
