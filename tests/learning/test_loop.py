@@ -335,3 +335,22 @@ def test_an_optimiser_of_ones_own():
 
     train(make_net(), make_stream(), optimiser=make, schedule="linear", display=Quiet())
     assert seen[0].param_groups[0]["lr"] == pytest.approx(0.5 / 60)
+
+
+class Answer(nn.Module):
+    """A network that returns an object, as those of `transformers` do."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = make_net()
+
+    def forward(self, x):
+        return {"logits": self.net(x)}
+
+
+@pytest.mark.parametrize("name", ["standard", "binary", "hadamard+projection", "ewc", "separate"])
+def test_a_network_that_returns_no_logits_is_told(name):
+    message = r"Answer returned a dict, and learning needs logits.*self\.net\(x\)\.logits"
+    wrapped = message.replace("Answer", "Separate") if name == "separate" else message
+    with pytest.raises(SuperposeError, match=wrapped):
+        train(Answer(), make_stream(), name, **QUIET)

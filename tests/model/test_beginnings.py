@@ -49,14 +49,14 @@ NETWORKS = {
 
 def first_learned(net, x, tasks=3, **options):
     """A model of which one task has learned, and W holds something."""
-    model = sp.superpose(net, "phase", tasks=tasks, base=True, **options)
+    model = sp.superpose(net, "phase", tasks=tasks, base=True, **options).train()
     optimiser = torch.optim.Adam(model.parameters(), 0.05)
     for _ in range(3):
         optimiser.zero_grad()
         (model(x, task=0) - 1).square().mean().backward()
         optimiser.step()
     model.zero_grad()
-    return model
+    return model.train(net.training)
 
 
 WAYS = [

@@ -98,6 +98,58 @@ def test_a_pattern_that_matches_nothing_lists_what_there_is(option, pattern):
         sp.superpose(made()[0], tasks=2, **{option: [pattern]})
 
 
+def deep():
+    """Many layers, as in BERT."""
+    torch.manual_seed(0)
+    net = nn.Sequential()
+    net.encoder = nn.Sequential(*(Block(8) for _ in range(12)))
+    net.classifier = nn.Linear(8, 3)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("options", "nearest"),
+    [
+        ({"private_layers": ["clasifier"]}, "'classifier'"),
+        ({"skip": ["*.stm"]}, "'encoder.0.stem', 'encoder.1.stem', 'encoder.2.stem'"),
+        ({"skip": ["encoder.7.bdy"]}, "'encoder.7.body'"),
+        ({"family": {"clasifier": "binary", "*": "hadamard"}}, "'classifier'"),
+        ({"skip": ["zzz"]}, None),
+    ],
+)
+def test_in_a_deep_network_the_nearest_names_are_told(options, nearest):
+    with pytest.raises(sp.SuperposeError) as told:
+        sp.superpose(deep(), tasks=2, **options)
+    message = str(told.value)
+    assert "; there are 'encoder', 'classifier', " in message
+    assert re.search(r" … and \d+ more", message)
+    assert len(message) < 400
+    assert message.partition("the nearest ")[2].partition(" ")[2].startswith(nearest or "")
+    assert (nearest is None) == ("nearest" not in message)
+
+
+def test_a_pattern_that_matches_nothing_bound_lists_some_ten_layers():
+    wanted = {"encoder.*.norm": "binary", "*": "phase"}
+    with pytest.raises(sp.SuperposeError, match=r"name some of 'encoder\.0\.stem', .* 15 more$"):
+        sp.superpose(deep(), wanted, tasks=2)
+
+
+def test_the_summary_of_a_deep_network_lists_some_ten_names():
+    options = {"base": True, "rank": 2, "centre": "task", "recognise": True}
+    summary = sp.superpose(deep(), tasks=2, **options).summary()
+    told = str(summary)
+    assert max(map(len, told.splitlines())) < 300
+    assert len(summary.superposed) == 25
+    assert "superposed: encoder.0.stem.weight, " in told
+    assert " … and 15 more\n" in told
+    assert "encoder.0.stem.weight_down" in summary.private
+    assert not re.search("_(begun|seen|down|up|mean|input)", told)
+    own = "a mean of inputs for 25 weights, statistics of inputs for 1 weight"
+    assert f"each task also has: {own}\n" in told
+    plain = str(sp.superpose(deep(), tasks=2).summary())
+    assert "also" not in plain
+
+
 def test_the_first_pattern_that_a_layer_matches_tells_its_family():
     net, x = made()
     wanted = {"encoder.0": Phase(), "encoder.*": "hadamard", "*": "binary"}

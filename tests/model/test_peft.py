@@ -72,3 +72,27 @@ def test_adapters_are_superposed_and_frozen_layers_are_not(make, options):
         torch.testing.assert_close(mixed, torch.cat(each))
         assert (mixed - model(x, task=ROWS[::-1]).logits).abs().max() > 1e-3
         torch.testing.assert_close(sp.unsuperpose(model, 0)(x).logits, model(x, task=0).logits)
+
+
+def test_a_classifier_beside_adapters_needs_a_base_and_is_found_by_a_pattern():
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=30, hidden_size=64, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32,
+    )  # fmt: skip
+    net = peft.get_peft_model(
+        transformers.BertForSequenceClassification(config),
+        peft.LoraConfig(r=8, target_modules=["query"], task_type="SEQ_CLS"),
+    ).eval()
+    x = torch.randint(0, 30, (4, 5))
+    scrambled = sp.superpose(net, "hadamard", tasks=2).eval()
+    assert not torch.allclose(scrambled(x, task=1).logits, net(x).logits, atol=1e-3)
+    with pytest.raises(sp.SuperposeError, match=r"nearest is 'base_model\.model\.classifier'"):
+        sp.superpose(net, "hadamard", tasks=2, base=True, private_layers=["classifier"])
+    options = {"base": True, "private_layers": ["*classifier*"], "min_inputs": 33}
+    model = sp.superpose(net, "hadamard", tasks=2, **options).eval()
+    assert torch.equal(model(x, task=1).logits, net(x).logits)
+    assert [name.split(".")[-3] for name in model.summary().superposed] == ["lora_A"]
+    private = " ".join(model.summary().private)
+    assert "lora_B.default.weight" in private
+    assert "classifier.modules_to_save.default.weight" in private

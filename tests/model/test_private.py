@@ -126,3 +126,64 @@ def test_a_frozen_parameter_is_frozen_for_each_task():
     assert {n for n in trained_names(model) if "weight" in n} == {"first.weight", "second.weight"}
     for task in (None, 1):
         assert trained_names(sp.unsuperpose(model, task)) == trained_names(net)
+
+
+class Headed(nn.Module):
+    """A network with a head, which is the last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 32))
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def changed(model, start):
+    """The private tensors of task 0 that a step changed."""
+    optimiser = torch.optim.Adam(model.parameter_groups(1e-2))
+    for _ in range(2):
+        optimiser.zero_grad()
+        model(torch.randn(8, 16), task=0).square().mean().backward()
+        optimiser.step()
+    return {n for n, t in model.private_tensors(0).items() if not torch.equal(t, start[n])}
+
+
+@pytest.mark.parametrize("options", [{}, {"base": True, "rank": 2, "private_layers": ["head"]}])
+def test_what_is_frozen_before_stays_frozen(options):
+    torch.manual_seed(0)
+    net = Headed()
+    net.body[:2].requires_grad_(False)
+    model = sp.superpose(net, "hadamard", tasks=2, **options)
+    start = {name: tensor.clone() for name, tensor in model.private_tensors(0).items()}
+    assert "body.0.weight_up" not in start
+    learned = changed(model, start)
+    assert {"body.2.bias", "head.bias"} <= learned
+    assert not any(name.startswith(("body.0", "body.1")) for name in learned)
+    assert torch.equal(sp.unsuperpose(model, 0).body[0].weight, net.body[0].weight)
+
+
+def test_freezing_parts_afterwards_goes_by_where_private_tensors_are():
+    torch.manual_seed(0)
+    model = sp.superpose(Headed(), "hadamard", tasks=2, base=True)
+    start = {name: tensor.clone() for name, tensor in model.private_tensors(0).items()}
+    model.body.requires_grad_(False)
+    assert {"body.0.bias", "body.2.bias", "head.bias"} <= changed(model, start)
+    model = sp.superpose(Headed(), "hadamard", tasks=2, base=True)
+    model.head.requires_grad_(False)
+    assert model.private_parameters(0) == []
+
+
+@pytest.mark.parametrize("options", [{"private_layers": ["head"]}, {"min_inputs": 64}])
+def test_where_all_that_learns_is_private_there_is_nothing_to_superpose(options):
+    net = Headed()
+    net.body.requires_grad_(False)
+    message = r"nothing to superpose: all that learns in it, head\.weight, is each .*bind_frozen="
+    with pytest.raises(sp.SuperposeError, match=message):
+        sp.superpose(net, "hadamard", tasks=2, base=True, **options)
+    bound = sp.superpose(net, tasks=2, private_layers=["head"], bind_frozen=True)
+    assert bound.summary().superposed == ["body.0.weight", "body.2.weight"]
+    net.head.requires_grad_(False)
+    with pytest.raises(sp.SuperposeError, match=r"no layer to superpose.*bind_frozen=True"):
+        sp.superpose(net, "hadamard", tasks=2, base=True, **options)

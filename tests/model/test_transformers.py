@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -265,6 +266,94 @@ def test_the_trainer_takes_a_column_of_tasks(tmp_path):
     trainer.train()
     found = trainer.predict(Opposites())
     assert (found.predictions.argmax(1) == found.label_ids).mean() > 0.95
+
+
+SAID = "from_pretrained cannot read superposed weights.*of BertForSequenceClassification .*sp.save"
+
+
+def training(path, model, optimiser=None, data=None, **options):
+    """A short run of the trainer."""
+    arguments = transformers.TrainingArguments(
+        path, per_device_train_batch_size=32, learning_rate=5e-3, report_to=[], disable_tqdm=True,
+        use_cpu=True, **{"num_train_epochs": 2, "save_strategy": "no", **options},
+    )  # fmt: skip
+    data = Opposites() if data is None else data
+    return transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimiser, None))
+
+
+@pytest.mark.parametrize("options", [{}, {"base": True, "rank": 2}])
+def test_the_trainer_resumes_from_a_checkpoint(tmp_path, options):
+    torch.manual_seed(0)
+    net, inputs = bert()
+    first, second = (sp.superpose(net, tasks=2, **options) for _ in range(2))
+    with pytest.warns(UserWarning, match=SAID):
+        training(tmp_path, first, save_strategy="epoch").train()
+    resumed = training(tmp_path, second, save_strategy="epoch")
+    with pytest.warns(UserWarning, match=SAID):
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert torch.equal(
+        first.eval()(**inputs, task=1).logits, second.eval()(**inputs, task=1).logits
+    )
+
+
+def test_save_pretrained_tells_once_that_it_is_not_for_from_pretrained(tmp_path):
+    torch.manual_seed(0)
+    net, inputs = bert()
+    model = randomise_private(sp.superpose(net, tasks=["a", "b"], base=True)).eval()
+    with pytest.warns(UserWarning, match=SAID) as told:
+        model.save_pretrained(tmp_path / "all")
+    assert __file__ in [one.filename for one in told]
+    plain = type(net).from_pretrained(tmp_path / "all").eval()
+    expected = model(**inputs, task="b").logits
+    assert not torch.allclose(plain(**inputs).logits, expected, atol=1e-2)  # as the warning says
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "from_pretrained")
+        model.save_pretrained(tmp_path / "all")
+        sp.unsuperpose(model, "b").save_pretrained(tmp_path / "b")
+    plain = type(net).from_pretrained(tmp_path / "b").eval()
+    torch.testing.assert_close(plain(**inputs).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+class Rows(Opposites):
+    """The same rows; the column of tasks is left out, or holds names."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def __getitem__(self, row):
+        item = super().__getitem__(row)
+        task = item.pop("task")
+        return item | {"task": self.names[task]} if self.names else item
+
+
+def test_the_trainer_centred_by_task_is_given_one_task_at_a_time(tmp_path):
+    torch.manual_seed(0)
+    options = {"base": True, "rank": 2, "centre": "task"}
+    model = sp.superpose(bert()[0], "hadamard", tasks=["a", "b"], **options)
+    with pytest.raises(sp.SuperposeError, match=r"such as a loss.*compute it from the outputs"):
+        training(tmp_path, model).train()
+    groups = model.parameter_groups(1e-5, rank_lr=1e-4)
+    optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
+    start = {name: tensor.clone() for name, tensor in model.private_tensors("b").items()}
+    with model.task("a"):
+        training(tmp_path, model, optimiser, Rows(None)).train()
+    assert [group["initial_lr"] for group in optimiser.param_groups] == [1e-5, 1e-4]
+    assert model.private_tensors("a")["bert.pooler.dense.weight_up"].abs().sum() > 0
+    assert all(torch.equal(t, start[name]) for name, t in model.private_tensors("b").items())
+
+
+def test_a_column_of_names_does_not_reach_the_model(tmp_path):
+    model = sp.superpose(bert()[0], tasks=["a", "b"])
+    with pytest.raises(sp.SuperposeError, match="no task was given"):
+        training(tmp_path, model, data=Rows(["a", "b"])).train()
+
+
+def test_weight_decay_of_the_trainer_reaches_private_tensors(tmp_path):
+    model = sp.superpose(bert()[0], tasks=2)
+    groups = training(tmp_path, model, weight_decay=0.1).create_optimizer().param_groups
+    private = {id(flat) for task in (0, 1) for flat in model.private_parameters(task)}
+    decays = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
+    assert private <= decays
 
 
 def test_beams_of_rows_of_different_tasks():

@@ -124,12 +124,14 @@ def test_a_task_that_the_optimiser_does_not_know_is_told(rank):
     step(model, optimiser, x, "a")
     model.add_task("birds")
     step(model, optimiser, x, "birds")  # the next step may be that of its own optimiser
-    told = r"task 'birds' do not learn.*add_param_group\(\{'params': model.private_parameters\('bi"
+    told = r"task 'birds' do not learn.*parameter_groups\(lr, task='birds'\): .*add_param_group\(gr"
     with pytest.warns(UserWarning, match=told):
         step(model, optimiser, x, "birds")
     step(model, optimiser, x, "birds")  # once
     before = own(model, "birds")
-    optimiser.add_param_group({"params": model.private_parameters("birds")})
+    for group in model.parameter_groups(1e-5, rank_lr=1e-4 if rank else None, task="birds"):
+        optimiser.add_param_group(group)
+    assert [group["lr"] for group in optimiser.param_groups] == [0.1, 1e-5, 1e-4][: 2 + rank]
     step(model, optimiser, x, "birds")
     assert not same(own(model, "birds"), before)
 

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from superpose.errors import SuperposeError
 from superpose.model import Superposed
 
 Select = Literal["task", "context", "none", "found", "together"]
@@ -66,17 +67,27 @@ class Labelled:
     def through(self, model: nn.Module) -> Tensor:
         """The logits (B, classes) of a model that is told what `select` says."""
         if self.select == "none":
-            logits: Tensor = model(self.x)
-            return logits
+            return _logits(model, model(self.x))
         if self.select in ("found", "together"):
             assert isinstance(model, Superposed)
             known = model.recognisable
             one = len(known) == 1
             together = self.select == "together"
             found = None if one else model.recognise(self.x, among=known, together=together)
-            return model(self.x, task=known[0] if found is None else found.task)
+            return _logits(model, model(self.x, task=known[0] if found is None else found.task))
         told = self.task if self.select == "task" else self.context
-        return model(self.x, task=told)
+        return _logits(model, model(self.x, task=told))
+
+
+def _logits(model: nn.Module, returned: object) -> Tensor:
+    """What a network returned, if it is a tensor."""
+    if not isinstance(returned, Tensor):
+        raise SuperposeError(
+            f"{type(model).__name__} returned a {type(returned).__name__}, and learning needs "
+            "logits, a tensor (rows, classes): wrap the network in a module whose forward returns "
+            "them, such as self.net(x).logits"
+        )
+    return returned
 
 
 TENSORS = ("x", "y", "task", "context")

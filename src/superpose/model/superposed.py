@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,9 @@ MEANING = "superposition"  # in the metadata of a state
 
 _last: WeakKeyDictionary[nn.Module, tuple[Any, Kept, Selection]] = WeakKeyDictionary()
 """The selection that each model made last: the tokens of a text are generated with one."""
+
+_told_of_saving: WeakSet[nn.Module] = WeakSet()
+"""Models that were told that `from_pretrained` cannot read them."""
 
 _chosen: ContextVar[Mapping[int, Ids]] = ContextVar("chosen", default={})  # noqa: B039
 """The tasks' numbers that `with model.task(…)` chose, by model, for each thread and async task."""
@@ -113,14 +117,16 @@ class Superposed(nn.Module):
     def add_task(self, name: str | None = None) -> Name:
         """Add a task, named or numbered. An optimiser made before does not have its parameters.
 
-        Its private parameters start as the plain model's were. Give them to the optimiser, or make
-        a new one; if they are forgotten, a warning comes with the second step.
+        Its private parameters start as the plain model's were. Give them to the optimiser, with a
+        learning rate, or make a new one; if they are forgotten, a warning comes with the second
+        step. With a learning-rate scheduler it is simplest to make both anew for the new task.
 
         >>> from superpose import superpose
         >>> model = superpose(nn.Linear(4, 2), tasks=["cats", "dogs"])
-        >>> optimiser = torch.optim.Adam(model.parameters())
+        >>> optimiser = torch.optim.Adam(model.parameters(), 1e-5)
         >>> name = model.add_task("birds")
-        >>> optimiser.add_param_group({"params": model.private_parameters(name)})
+        >>> for group in model.parameter_groups(1e-5, task=name):
+        ...     optimiser.add_param_group(group)
         """
         names = self.superposition.names
         taken = (*names.values(), *(known for known in names if isinstance(known, int)))
@@ -564,6 +570,8 @@ def superposed_class(plain: Any, kind: Any) -> Any:
     own = getattr(plain, "generate", None)
     if own is not None and "task" not in inspect.signature(own).parameters:  # Whisper's is another
         members["generate"] = _generating(plain)
+    if callable(getattr(plain, "save_pretrained", None)):
+        members["save_pretrained"] = _saving(plain)
     return type(f"{kind.__name__}{plain.__name__}", (kind, plain), members)
 
 
@@ -577,6 +585,28 @@ def _generating(plain: Any) -> Callable[..., Any]:
             return plain.generate(self, *inputs, **options)
 
     return generate
+
+
+def _saving(plain: Any) -> Callable[..., Any]:
+    """`save_pretrained` of transformers: it writes what its trainer resumes from, with a warning.
+
+    `from_pretrained` looks for the plain network's names, and takes W, the change, for the weights.
+    """
+
+    @functools.wraps(plain.save_pretrained)
+    def save_pretrained(self: Any, *inputs: Any, **options: Any) -> Any:
+        if self not in _told_of_saving:
+            _told_of_saving.add(self)
+            warnings.warn(
+                "from_pretrained cannot read superposed weights: what save_pretrained writes of "
+                f"{plain.__name__} is for a trainer to resume from; keep the model with "
+                "sp.save(model, path), or one task with "
+                "sp.unsuperpose(model, task).save_pretrained(…)",
+                stacklevel=2,
+            )
+        return plain.save_pretrained(self, *inputs, **options)
+
+    return save_pretrained
 
 
 def _with_task(plain: Callable[..., Any]) -> inspect.Signature:

@@ -13,7 +13,7 @@ from superpose.nn.centring import TASK
 from superpose.nn.custom import Keeper, is_vector
 from superpose.nn.forms import binds_weights, undeclared
 from superpose.nn.layer import Layer
-from superpose.nn.names import inside, joined
+from superpose.nn.names import inside, joined, listed
 from superpose.nn.registry import told
 
 if TYPE_CHECKING:
@@ -32,6 +32,16 @@ def check_converted(
     known = private | set(conversion.frozen)
     unknown = {n: m for n, m in shared.items() if undeclared(n, m) and _matrices(n, m) - known}
     if not any(layer.contexts for layer in layers):
+        learns = {n for path, m in modules.items() for n in _matrices(path, m)} - {
+            *conversion.frozen
+        }
+        if conversion.frozen and learns and learns <= private:
+            raise SuperposeError(
+                f"{kind.__name__} has nothing to superpose: all that learns in it, "
+                f"{listed(sorted(learns))}, is each task's own already, and the rest is frozen "
+                "(requires_grad=False); let layers that tasks should share learn, "
+                "requires_grad_(True), or bind frozen weights with bind_frozen=True"
+            )
         raise SuperposeError(
             f"{kind.__name__} has no layer to superpose: it needs at least one linear, "
             "convolution, attention or recurrent layer, or a module that was declared, that is not "

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from superpose import contexts
 from superpose.contexts import Family
 from superpose.errors import SuperposeError
-from superpose.nn.names import inside
+from superpose.nn.names import MOST, inside, listed, nearest
 
 FamilyByLayer = Family | dict[str, Family]  # one for all layers, or one for each pattern
 
@@ -23,10 +23,20 @@ def matching(option: str, patterns: Iterable[str], names: Iterable[str]) -> tupl
     for pattern in patterns:
         matched = [pattern] if pattern in names else [n for n in names if fnmatchcase(n, pattern)]
         if not matched:
-            there = ", ".join(repr(name) for name in names if name)
-            raise SuperposeError(f"{option}: there is no layer {pattern!r}; there are {there}")
+            there = _there([name for name in names if name], pattern)
+            raise SuperposeError(f"{option}: there is no layer {pattern!r}; {there}")
         found |= dict.fromkeys(matched)
     return tuple(found)
+
+
+def _there(names: list[str], wanted: str) -> str:
+    """The names that there are; if they are many, the outer ones, and those that may be meant."""
+    outer = sorted(names, key=lambda name: name.count(".")) if len(names) > MOST else names
+    told = f"there are {listed([*map(repr, outer)])}"
+    meant = nearest(wanted, names) if len(names) > MOST else []
+    if not meant:
+        return told
+    return f"{told}; the nearest {'is' if len(meant) == 1 else 'are'} {', '.join(map(repr, meant))}"
 
 
 class LayerFamilies:
@@ -61,7 +71,7 @@ class LayerFamilies:
         bound = list(bound)
         for pattern, names in self.layers.items():
             if not any(inside(layer, names) for layer in bound):
-                there = ", ".join(map(repr, bound))
+                there = listed([*map(repr, bound)])
                 raise SuperposeError(
                     f"family: {pattern!r} matches no layer that is superposed: name some of {there}"
                 )

@@ -175,7 +175,9 @@ def _warn(state: PrivateState, task: int) -> None:
     name = state.name_of(task)
     warnings.warn(
         f"the private parameters of task {name!r} do not learn: the optimiser was made before the "
-        "task was added, and does not have them; call optimiser.add_param_group({'params': "
-        f"model.private_parameters({name!r})}}), or freeze them with requires_grad_(False)",
+        "task was added, and does not have them; give them to it with the learning rate of the "
+        f"others, `for group in model.parameter_groups(lr, task={name!r}): "
+        "optimiser.add_param_group(group)` (with rank_lr=… too, if tasks have low-rank parts), or "
+        "freeze them with requires_grad_(False)",
         stacklevel=4,
     )

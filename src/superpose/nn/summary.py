@@ -8,15 +8,24 @@ from dataclasses import dataclass
 from torch import nn
 
 from superpose.contexts import Identity
-from superpose.nn.additions import UP
+from superpose.nn.additions import BEGUN, CONTEXT, DOWN, ENDINGS, MEAN, SEEN, UP
 from superpose.nn.centring import ROWS, has_mean
 from superpose.nn.layer import Layer
-from superpose.nn.names import joined
+from superpose.nn.names import joined, listed
 from superpose.nn.private import is_private
 
 BASE = "the base, the pretrained weights"
 PLAIN = "the network's own weights"
 SCRAMBLED = "scrambled weights, in which nothing is left of what the network had learned"
+
+IN_WORDS = {  # additions to weights, by their endings; None for those of a line of its own
+    CONTEXT: "numbers of its context",
+    MEAN: "a mean of inputs",
+    SEEN: None,
+    UP: None,
+    DOWN: None,
+    BEGUN: None,
+}
 
 
 @dataclass(frozen=True)
@@ -33,18 +42,33 @@ class Summary:
     families: dict[str, list[str]]  # which of the superposed ones each family binds
 
     def __str__(self) -> str:
+        """One line for each kind, with some ten names; the attributes have all of them."""
         several = len(self.families) > 1
+        own, additions = self._private()
         by_family = {f"superposed, {one}": names for one, names in self.families.items()}
         kinds = {
             **(by_family if several else {"superposed": self.superposed}),
-            "private to each task": self.private,
+            "private to each task": own,
             "shared by all tasks": self.shared,
             **({"centred": self.centred} if self.centred else {}),
             **({"with a low-rank part of each task": self.low_rank} if self.low_rank else {}),
+            **({"each task also has": additions} if additions else {}),
             "tasks start from": [self.start],
             "mixed batches": self.mixed or ["found out with the first one"],
         }
-        return "\n".join(f"{kind}: {', '.join(names) or 'none'}" for kind, names in kinds.items())
+        return "\n".join(f"{kind}: {listed(names) or 'none'}" for kind, names in kinds.items())
+
+    def _private(self) -> tuple[list[str], list[str]]:
+        """What tasks have of the plain network's tensors, and additions to weights, in words."""
+        bound, own, additions = set(self.superposed), list[str](), dict[str, set[str]]()
+        for name in self.private:
+            ending = next((e for e in ENDINGS if name.removesuffix(e) in bound - {name}), None)
+            if ending is None:
+                own.append(name)
+            elif (words := IN_WORDS.get(ending, "statistics of inputs")) is not None:
+                additions.setdefault(words, set()).add(name.removesuffix(ending))
+        many = {words: len(weights) for words, weights in additions.items()}
+        return own, [f"{words} for {n} weight{'s' * (n > 1)}" for words, n in many.items()]
 
 
 def summarise(model: nn.Module, layers: Iterable[Layer], mixed: list[str], base: bool) -> Summary:
