@@ -14,7 +14,6 @@ from superpose import contexts
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, check_network, layers, private_state
 from superpose.nn.additions import drawn_numbers
-from superpose.nn.centring import TASK
 from superpose.nn.convert import Conversion
 from superpose.nn.custom import DeclaredLayer
 from superpose.nn.flat import RECOGNITION, Part, is_sharded
@@ -261,7 +260,7 @@ def _input_dims(model: Superposed) -> dict[str, tuple[int, ...]]:
 def _format(model: Superposed, tensors: dict[str, Tensor]) -> int:
     """The lowest format that can say what is in the file."""
     conversion = model.superposition.conversion
-    if conversion.centre == TASK and conversion.centre_before_norms:
+    if conversion.centre_before_norms:
         return FORMAT
     if conversion.recognise is not None and conversion.recognise.only_told:
         return FEATURES_OF_BASE

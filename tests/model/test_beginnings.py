@@ -255,6 +255,48 @@ def test_a_task_that_learns_in_evaluation_mode_begins(bias):
     assert losses[-1] < 0.3 * losses[0]
 
 
+class Scaled(nn.Module):
+    """A norm whose scales, all 1, are too coarse to change at small learning rates."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.layer = nn.RMSNorm(12), nn.Linear(12, 5, bias=False)
+
+    def forward(self, x):
+        return self.layer(self.norm(x))
+
+
+@pytest.mark.parametrize("optimised", ["all", "shared", "still"])
+def test_a_step_in_evaluation_mode_begins_a_task_whose_own_tensors_stay(optimised):
+    net, x = Scaled().bfloat16().eval(), torch.randn(6, 12).bfloat16()
+    model = sp.superpose(net, tasks=2, base=True)
+    own = [p for task in model.tasks for p in model.private_parameters(task)]
+    shared = [p for p in model.parameters() if p.requires_grad and all(p is not o for o in own)]
+    rate = 0.0 if optimised == "still" else 1e-4
+    groups = [{"params": shared, "lr": 1e-2}]
+    optimiser = torch.optim.SGD(groups if optimised == "shared" else
+                                [*groups, {"params": own, "lr": rate}])  # fmt: skip
+    for _ in range(30):
+        optimiser.zero_grad()
+        loss = (model(x, task=1) - 1).square().mean()
+        loss.backward()
+        optimiser.step()
+    assert private_state(model).has_begun(1)
+    assert loss < 0.9 * (net(x) - 1).square().mean()
+    assert torch.equal(model(x, task=0), net(x))
+
+
+def test_a_step_of_another_optimiser_does_not_begin_a_task():
+    net, x = mlp().eval(), torch.randn(6, 12)
+    model = first_learned(net, x).eval()
+    other = nn.Linear(3, 1)
+    optimiser = torch.optim.SGD(other.parameters(), 0.1)
+    model(x, task=1).sum().backward()  # a saliency map
+    other(torch.ones(1, 3)).sum().backward()
+    optimiser.step()
+    torch.testing.assert_close(model(x, task=1), net(x), rtol=0, atol=0)
+
+
 def test_a_base_stays_frozen():
     net, x = mlp(), torch.randn(6, 12)
     model = sp.superpose(net, tasks=2, base=True, skip=["layers.5"])
@@ -267,7 +309,10 @@ def test_a_base_stays_frozen():
         parameter.requires_grad_(True)
     with pytest.raises(sp.SuperposeError, match=r"layers\.1\.weight is part of the base"):
         model(x, task=0)
-    assert model.eval()(x, task=0).shape == (6, 5)
+    with pytest.raises(sp.SuperposeError, match=r"layers\.1\.weight is part of the base"):
+        model.eval()(x, task=0)
+    with torch.no_grad():
+        assert model(x, task=0).shape == (6, 5)
 
 
 @pytest.mark.parametrize("way", ["direct", "mapped", "grouped"])

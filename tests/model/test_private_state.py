@@ -384,3 +384,16 @@ def test_a_fresh_copy_takes_memory_when_it_is_written_to():
     assert not same(torch.tensor([0.0]), torch.tensor([-0.0]))
     assert not same(torch.tensor([0.0]), torch.tensor([0.0], dtype=torch.float64))
     assert same(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+
+
+def test_a_model_of_torch_load_learns_on(tmp_path):
+    """PyTorch cannot copy the memory of loaded tensors on write: the process would be killed."""
+    model = sp.superpose(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), tasks=2)
+    torch.save(model, tmp_path / "model.pt")
+    for options in ({}, {"mmap": True}):
+        again = torch.load(tmp_path / "model.pt", weights_only=False, **options)
+        optimiser = torch.optim.SGD(again.parameters(), 0.1)
+        again(torch.randn(5, 4), task=1).square().sum().backward()
+        optimiser.step()
+        assert not torch.equal(again.private_tensors(1)["0.bias"], model[0].bias)
+        assert torch.equal(again.private_tensors(0)["0.bias"], model[0].bias)

@@ -232,3 +232,56 @@ def test_wrong_ranks_are_refused():
 
     with pytest.raises(sp.SuperposeError, match="rank=1 is for method 'solve' or 'sum' or 'delta'"):
         sp.pack(models, method=Mine(), rank=1)
+
+
+@pytest.mark.parametrize("method", ["sum", "delta"])
+def test_a_part_that_was_trained_is_not_subtracted(method, tmp_path):
+    base = sp.lab.MLP(24, 32, 20)  # without biases: the parts alone tell models apart
+    models = fine_tunes(base, "abc", rank=3)
+    packed = sp.pack(models, method=method, base=base, rank=2)
+    with pytest.raises(sp.SuperposeError, match=r"model 'b': layers.* another model, or the pack"):
+        packed.remove("b", models["c"])
+    for dtype in (torch.bfloat16, torch.float16, None):
+        sp.save(packed, tmp_path / "many.safetensors", dtype=dtype)
+        sp.load(tmp_path / "many.safetensors", base).remove("b", models["b"])
+    with torch.no_grad():
+        packed.private_tensors("b")["layers.3.weight_up"].mul_(1.05)
+    with pytest.raises(sp.SuperposeError, match=r"model 'b': layers\.3\.weight is not the one"):
+        packed.replace("b", models["a"], old=models["b"])
+    packed.remove("b")
+
+
+def test_tied_tables_of_one_model_are_kept():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.middle = nn.Embedding(7, 6), nn.Linear(6, 6)
+            self.head = nn.Linear(6, 7)
+            self.head.weight = self.words.weight
+
+        def forward(self, ids):
+            return self.head(self.middle(self.words(ids)))
+
+    net, ids = Tied().eval(), torch.randint(7, (40, 3))
+    for models in ({"a": net}, {"a": net, "b": copy.deepcopy(net)}):
+        for method in ("sum", "delta", "solve"):
+            given = {"calibration": dict.fromkeys(models, ids)} if method == "solve" else {}
+            packed = sp.pack(models, "hadamard", method=method, **given)
+            assert torch.equal(packed.words.weight, net.words.weight)
+            if len(models) == 1:
+                assert error(packed, net, "a", ids) < 1e-3
+
+
+def test_one_eigendecomposition_serves_all_rounds(monkeypatch):
+    counted = []
+    eigh = torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda x: (counted.append(x.shape), eigh(x))[1])
+    models = {name: nn.Sequential(nn.Linear(40, 30)) for name in "abc"}
+    x = {name: torch.randn(200, 40) for name in models}
+    sp.pack(models, "hadamard", calibration=x, rank=2)
+    assert sum(shape[-1] == 40 for shape in counted) == 1 + len(models)
+
+
+def test_a_rank_may_be_numpys():
+    model = sp.superpose(nn.Linear(12, 12), rank=np.int64(2), base=True)
+    assert type(model.superposition.conversion.rank) is int

@@ -20,7 +20,7 @@ from superpose.model.superposed import Superposed, layers, superposed_class
 from superpose.model.tasks import WHOLE, Name, Superposition, labels_of, several
 from superpose.nn.additions import BEGUN, add
 from superpose.nn.binding import with_base
-from superpose.nn.centring import ROWS
+from superpose.nn.centring import ROWS, TASK
 from superpose.nn.complex import complexify
 from superpose.nn.convert import AUTO, Conversion, check_skipped_apart, convert, restore
 from superpose.nn.layer import Layer
@@ -118,7 +118,7 @@ def superpose(
             mixed=mixed,
             frozen=() if bind_frozen else _frozen(net),
             centre=centre,
-            centre_before_norms=True,
+            centre_before_norms=centre == TASK,
             min_inputs=min_inputs,
             rank=rank,
             recognise=as_statistics(recognise),

@@ -328,8 +328,8 @@ class Superposed(nn.Module):
     def _begins(self, own: list[Layer], tasks: Tasks) -> bool:
         """Whether a gradient tells that these tasks begin to learn.
 
-        In evaluation it may be that of a saliency map: there a change of what a task has for itself
-        tells, if it has something that learns.
+        In evaluation it may be that of a saliency map: there a step of an optimiser tells, if the
+        task has something for itself that learns.
         """
         private = any(flat.requires_grad for flat in own[-1].private_state.flats(tasks.unique))
         if private:
@@ -421,9 +421,10 @@ class Superposed(nn.Module):
     @untraced
     def _for_a_pass(self, ids: Ids, inputs: Any, options: Any) -> Selection | Batch:
         """What one pass runs with; a mixed batch that is mapped or grouped is given back."""
-        if self.training and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             own = layers(self)
-            check_learning(own)
+            if self.training:
+                check_learning(own)
             if self.starts_from_base:
                 check_frozen(own)
         if isinstance(ids, int):

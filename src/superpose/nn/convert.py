@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import inf
+from numbers import Integral
 from typing import Any
 
 from torch import nn
@@ -84,8 +85,9 @@ class Conversion:
             raise SuperposeError(f"centre={self.centre!r}: use {' or '.join(map(repr, CENTRES))}")
         for name in ("min_inputs", "rank"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
                 raise SuperposeError(f"{name}={value!r}: give a whole number, 0 for none")
+            setattr(self, name, int(value))
         if self.private != "per-task" and self.base:
             raise SuperposeError(
                 f"private={self.private!r}: with a base, biases and norms are each task's own, or "
@@ -96,7 +98,10 @@ class Conversion:
     def described(self) -> dict[str, Any]:
         """Its fields, for files and records."""
         kept = None if self.recognise is None else self.recognise.described()
-        return asdict(self) | {"recognise": kept}
+        told = asdict(self) | {"recognise": kept}
+        if not self.centre_before_norms:  # which readers of older formats do not know
+            del told["centre_before_norms"]
+        return told
 
     @property
     def layers_batch_dim(self) -> int | None:

@@ -257,6 +257,8 @@ class Group(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         trained = state.pop("trained")
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if not self.start.is_shared():  # memory that torch.load made cannot be copied on write
+            self.start = self.start.clone()
         for task, flat in list((self._parameters or self._buffers).items()):
             if flat is None:
                 self._put(int(task), fresh(self.start))

@@ -33,6 +33,7 @@ class PrivateState(nn.Module):
         self.names: dict[int | str, int] = {}  # of tasks: the model's own table
         self.ran: dict[int, bool] = {}  # tasks that ran with gradients: since the last step?
         self.left_out: dict[int, int] = {}  # steps of optimisers that had not the task's tensors
+        layers = list(layers)
         alike: dict[tuple[str, torch.dtype, torch.device], list[Part]] = {}
         own = [part for layer in layers for part in layer.private.values()]
         for part in sorted(own, key=lambda part: part.path):  # not as layers were registered
@@ -43,13 +44,14 @@ class PrivateState(nn.Module):
             name = f"{kind}_{same_kind + 1}" if same_kind else kind
             self.register_module(name, Group(kind, parts))
         self.mark = next((part for part in own if part.marks_begin), None)
+        self.bound = [layer for layer in layers if layer.contexts]
         self.counts = [part for part in own if part.counts_inputs]
         self.centred: set[int] = set()  # tasks that were seen to have means, or warned of
         watch(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         empty: dict[str, Any] = {"names": {}, "ran": {}, "left_out": {}}  # in older pickles
-        empty |= {"counts": [], "centred": set()}
+        empty |= {"bound": [], "counts": [], "centred": set()}
         super().__setstate__(empty | state)  # type: ignore[no-untyped-call]
         watch(self)
 

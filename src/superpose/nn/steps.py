@@ -86,6 +86,8 @@ def _after(optimiser: Optimizer, given: Any, options: Any) -> None:
         return
     _show(optimiser)
     for state, group, task, flat in _trained():
+        if state.ran.get(task) and not state.has_begun(task) and _moves(optimiser, state, flat):
+            state.begin([task])
         if _has(optimiser, flat):
             if state.ran.get(task):
                 _check_means(state, task)
@@ -118,6 +120,18 @@ def _show(optimiser: Optimizer) -> None:
     for flat, gradient in _hidden.pop(optimiser, []):
         if flat.grad is None:
             flat.grad = gradient
+
+
+def _moves(optimiser: Optimizer, state: PrivateState, flat: Tensor) -> bool:
+    """Whether a step learns a task: of what it has for itself, or of what tasks share.
+
+    In evaluation mode no gradient tells that a task begins to learn, and a step may be too small to
+    change what it has for itself.
+    """
+    if flat.grad is None or _is_zero(flat.grad):
+        return False
+    shared = (layer.stored(name) for layer in state.bound for name in layer.contexts)
+    return _has(optimiser, flat) or any(_has(optimiser, weight) for weight in shared)
 
 
 def _has(optimiser: Optimizer, flat: Tensor) -> bool:

@@ -14,9 +14,9 @@ from superpose.nn.binding import grouped
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.quantised import full
-from superpose.packing.low_rank import has_part, nearest, part_of, set_part
+from superpose.packing.low_rank import has_part, is_part, nearest, part_of, set_part
 from superpose.packing.methods import PackingMethod, PackingOptions
-from superpose.packing.packed import Packed, check_stored, set_private
+from superpose.packing.packed import Packed, another_model, check_stored, set_private
 from superpose.packing.sources import Sources
 
 
@@ -45,7 +45,7 @@ class Additive(PackingMethod):
     def remove(self, packed: Packed, name: Name, model: nn.Module | None) -> None:
         """Subtract its term, if the model is given."""
         if model is not None:
-            check_stored(packed, name, model)
+            _check_stored(packed, name, model)
         if model is not None and len(packed.tasks) > 1:  # the only task is refused below, and stays
             add_term(packed, packed.superposition.number(name), model, -1)
         packed.remove_task(name)
@@ -64,7 +64,7 @@ class Additive(PackingMethod):
                 f"replacing {name!r} needs old=…, the model that is stored now: method "
                 f"{self.name!r} subtracts its term"
             )
-        check_stored(packed, name, old)
+        _check_stored(packed, name, old)
         _warn_of_inputs(packed, options)
         add_term(packed, packed.superposition.number(name), old, -1)
         store(packed, name, model)
@@ -99,6 +99,17 @@ def add_term(packed: Packed, number: int, net: nn.Module, sign: int) -> None:
         target = getattr(layer.slot(number), tensor)
         with torch.no_grad():
             target.copy_(target.double() + sign * term)
+
+
+def _check_stored(packed: Packed, name: Name, net: nn.Module) -> None:
+    """Refuse a model whose private tensors, or low-rank parts, are not the task's."""
+    check_stored(packed, name, net)
+    number = packed.superposition.number(name)
+    for layer, tensor in _bound(packed):
+        if has_part(layer, tensor):
+            down, up = nearest(_change(layer, tensor, net), layer.rank)
+            if not is_part(layer, tensor, number, up @ down):
+                raise another_model(name, joined(layer.path, tensor))
 
 
 def rest(layer: Layer, tensor: str, number: int, net: nn.Module) -> Tensor:

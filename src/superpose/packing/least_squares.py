@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +22,7 @@ class Moments:
     x: Any = 0.0  # Σ x (groups, inputs)
     y: Any = 0.0  # Σ y (groups, outputs)
     rows: int = 0
+    spectrum: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # of gram, once computed
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Moments:
@@ -32,8 +31,14 @@ class Moments:
         return cls(x.mT @ x, y.mT @ x, y.square().sum((1, 2)), x.sum(1), y.sum(1), x.shape[1])
 
     def __add__(self, other: Moments) -> Moments:
-        own, others = vars(self).values(), vars(other).values()
-        return Moments(*(a + b for a, b in zip(own, others, strict=True)))
+        names = ("gram", "cross", "energy", "x", "y", "rows")
+        return Moments(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def eigen(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues and eigenvectors of `gram`, which is that of the rest of these data, too."""
+        if not self.spectrum:
+            self.spectrum.append(torch.linalg.eigh(self.gram))
+        return self.spectrum[0]
 
     def centred(self) -> Moments:
         """About the means, which a bias takes care of."""
@@ -82,7 +87,7 @@ def best_ridge(kept: Moments, held: Moments) -> float:
     """The ridge whose fit to some rows is best on the others; one eigendecomposition for all."""
     if held.rows == 0 and not isinstance(held.gram, Tensor):
         return RIDGES[0]
-    values, vectors = torch.linalg.eigh(kept.gram)
+    values, vectors = kept.eigen()
     values = values.clamp_min(0)
     cross = kept.cross @ vectors
     held_gram = vectors.mT @ held.gram @ vectors
@@ -131,7 +136,10 @@ class Problem:
         kept, held = self.kept, self.held
         if self.given:
             rests = [self.rest(task, matrix) for task, matrix in self.given.items()]
-            kept, held = (functools.reduce(operator.add, side) for side in zip(*rests, strict=True))
+            kept, held = (
+                replace(whole, cross=sum(part.cross for part in side))
+                for whole, side in zip((kept, held), zip(*rests, strict=True), strict=True)
+            )
         w = fit(kept + held, best_ridge(kept, held))
         biases = {
             k: y - ((w + self.given.get(k, 0.0)) @ x.unsqueeze(-1)).squeeze(-1)

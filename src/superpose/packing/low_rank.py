@@ -14,6 +14,7 @@ from superpose.nn.binding import grouped
 from superpose.nn.layer import Layer
 from superpose.packing.least_squares import Moments, Problem, best_ridge, fit
 
+ROUNDED = (torch.bfloat16, torch.float16, torch.float32)  # what files may hold, coarsest first
 ROUNDS = 3  # of W for given parts, then parts for a given W; 8 keep little more, in thrice the time
 
 
@@ -28,6 +29,16 @@ def part_of(layer: Layer, name: str, task: int) -> Any:
         return 0.0
     down, up = (layer.private[name + ending].of(task).detach().double() for ending in (DOWN, UP))
     return up @ down
+
+
+def is_part(layer: Layer, name: str, task: int, product: Tensor) -> bool:
+    """Whether this is the task's B A, up to the rounding of a file that it may have been in."""
+    own = [layer.private[name + ending].of(task).detach() for ending in (DOWN, UP)]
+    finest = own[0].dtype
+    coarser = (one for one in ROUNDED if torch.finfo(one).eps > torch.finfo(finest).eps)
+    held = (one for one in coarser if all(torch.equal(x.to(one).to(finest), x) for x in own))
+    slack = 4 * torch.finfo(next(held, finest)).eps + 1e-5
+    return bool((part_of(layer, name, task) - product).norm() <= slack * product.norm())
 
 
 def set_part(layer: Layer, name: str, task: int, down: Tensor, up: Tensor) -> None:

@@ -156,11 +156,16 @@ def check_stored(packed: Packed, name: Name, net: nn.Module) -> None:
     )
     first = next(differing)
     if first is not None and None not in differing:
-        raise SuperposeError(
-            f"model {name!r}: {first} is not the one that is stored, so this is another "
-            "model, or the packed one was trained further since: give the model that was packed, "
-            f"or remove {name!r} by its name alone"
-        )
+        raise another_model(name, first)
+
+
+def another_model(name: Name, tensor: str) -> SuperposeError:
+    """The error of a model that is not the one that is stored."""
+    return SuperposeError(
+        f"model {name!r}: {tensor} is not the one that is stored, so this is another "
+        "model, or the packed one was trained further since: give the model that was packed, "
+        f"or remove {name!r} by its name alone"
+    )
 
 
 def _same(given: Tensor, own: Tensor, dtype: torch.dtype) -> bool:

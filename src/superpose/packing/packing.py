@@ -57,8 +57,9 @@ def pack(
       it is the models' mean. With `random_pairing` layers of one shape change places before they
       are summed, in an order drawn for each task, so that unrelated differences are added up.
 
-    `rank=r` gives each model a low-rank part of its own in every layer, r·(inputs + outputs)
-    numbers, and superposes the rest: for models of which a few directions are most.
+    `rank=r` gives each model a low-rank part of its own, r·(inputs + outputs) numbers, in every
+    layer that has more numbers than that, and superposes the rest: for models of which a few
+    directions are most. To solve for the parts takes several times as long.
 
     `recognise=True` keeps statistics of each task's calibration inputs, so that
     `packed.recognise(x)` finds the task of x.

@@ -39,6 +39,7 @@ def private_and_shared(sources: Sources) -> tuple[list[str], list[str]]:
         private.append(key)
     same = sorted({name for name in owner.values() if name in placed} - differing)
     if len(sources.models) == 1 or not differing & placed - set(private):
-        return private, []  # one model, or equal ones: there is nothing to tell apart
+        # one model, or equal ones: nothing is to be told apart, and tables are kept beside it
+        return sorted({*private, *(tied & placed)}), []
     apart = [n for n in same if not inside(n, differing)]
     return private, [n for n in apart if not any(inside(other, [n]) for other in differing)]

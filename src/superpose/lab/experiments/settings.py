@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from superpose.lab.data import ImageStream
 
 ExperimentName = Literal["permuting-mnist", "rotating-mnist", "rotating-fashion", "icifar"]
-CentreName = Literal["none", "task", "rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class Settings:
     • channel: each channel of the input"""
     private: Literal["none", "per-task"] = "none"
     """Biases and norm layers: none, as in the paper, or one set per task."""
-    centre: CentreName = "none"
+    centre: Literal["none", "task", "rows"] = "none"
     """Centring: subtract the mean of each task, or of each row, from a layer's input."""
     min_inputs: int = 0
     """Layers with fewer inputs than this are private to each task."""

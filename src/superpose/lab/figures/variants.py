@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from superpose.lab.experiments.settings import CentreName, ExperimentName, Settings
+from superpose.lab.experiments.settings import ExperimentName, Settings
 from superpose.lab.figures import Scale
 from superpose.lab.figures.runs import Wanted
 
@@ -254,26 +254,23 @@ def icifar_runs(scale: Scale) -> Iterator[Wanted]:
 
 
 def icifar_our_runs(scale: Scale) -> Iterator[Wanted]:
-    """The paper's method and ours: small layers private, a low rank, projection; centred or not."""
-    variants: dict[Scale, tuple[tuple[int, int | None, CentreName], ...]] = {
-        "smoke": ((4, None, "none"),),
-        "quick": ((8, 100, "none"),),
-        "paper": ((16, 1000, "task"), (32, 1000, "none")),
+    """The paper's method and ours: small layers private, a low rank, projection."""
+    variants: dict[Scale, tuple[tuple[int, int | None], ...]] = {
+        "smoke": ((4, None),),
+        "quick": ((8, 100),),
+        "paper": ((32, 1000),),
     }
-    for width, steps, centre in variants[scale]:
+    for width, steps in variants[scale]:
         paper = incremental(scale, "binary", width, steps)
         first_stage = 9 * width  # inputs of its convolutions, 3 × 3
         ours = replace(
             paper,
             **ICIFAR_OURS,
-            centre=centre,
             min_inputs=first_stage + 1,
             evaluate_every=steps or paper.evaluate_every,
         )
         yield Wanted(paper, label=f"width {width}: as in the paper")
-        centred = "" if centre == "none" else f", centred by {centre}"
-        label = f"width {width}: ours, layers < {first_stage + 1} private{centred}"
-        yield Wanted(ours, label=label)
+        yield Wanted(ours, label=f"width {width}: ours, layers < {first_stage + 1} private")
 
 
 def icifar_recipe_runs(scale: Scale) -> Iterator[Wanted]:
