@@ -86,7 +86,7 @@ def _after(optimiser: Optimizer, given: Any, options: Any) -> None:
         return
     _show(optimiser)
     for state, group, task, flat in _trained():
-        if state.ran.get(task) and not state.has_begun(task) and _moves(optimiser, state, flat):
+        if state.ran.get(task) and _begins(optimiser, state, task, flat):
             state.begin([task])
         if _has(optimiser, flat):
             if state.ran.get(task):
@@ -122,13 +122,13 @@ def _show(optimiser: Optimizer) -> None:
             flat.grad = gradient
 
 
-def _moves(optimiser: Optimizer, state: PrivateState, flat: Tensor) -> bool:
-    """Whether a step learns a task: of what it has for itself, or of what tasks share.
+def _begins(optimiser: Optimizer, state: PrivateState, task: int, flat: Tensor) -> bool:
+    """Whether a step is the first of a task: of what it has for itself, or of what tasks share.
 
     In evaluation mode no gradient tells that a task begins to learn, and a step may be too small to
     change what it has for itself.
     """
-    if flat.grad is None or _is_zero(flat.grad):
+    if state.mark is None or state.has_begun(task) or flat.grad is None or _is_zero(flat.grad):
         return False
     shared = (layer.stored(name) for layer in state.bound for name in layer.contexts)
     return _has(optimiser, flat) or any(_has(optimiser, weight) for weight in shared)

@@ -101,9 +101,8 @@ def _left(found: _Found) -> float:
     for problem in found.problems:
         w = problem.solution()[0]
         for task, part in problem.given.items():
-            error += sum(
-                float(torch.as_tensor(s.energy).sum()) for s in problem.rest(task, w + part)
-            )
+            kept, held = problem.rest(task, w + part)
+            error += float((kept + held).energy.sum())
     return error
 
 
