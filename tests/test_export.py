@@ -237,7 +237,7 @@ def begun(name):
     torch.manual_seed(0)
     make, shape, options = BASED[name]
     net = make().eval()
-    model = sp.superpose(net, "hadamard", tasks=4, base=True, **options)
+    model = sp.superpose(net, "hadamard", tasks=4, base=True, **options).train()
     optimiser = torch.optim.Adam(model.parameters(), 0.01)
     for task in (0, 2):
         optimiser.zero_grad()

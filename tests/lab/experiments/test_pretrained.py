@@ -1,5 +1,6 @@
 """Fine-tune after fine-tune with a small random network: accounting, resuming, the table."""
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -174,7 +175,8 @@ def test_tuning_is_by_validation_rows_of_other_tasks(tmp_path, monkeypatch):
 
 def test_superposed_is_the_family_with_a_base_and_the_options_that_are_given(monkeypatch):
     asked = []
-    monkeypatch.setattr(sp.learning.methods, "superpose", lambda *a, **named: asked.append(named))
+    asking = functools.wraps(sp.superpose)(lambda *a, **named: asked.append(named))
+    monkeypatch.setattr(sp.learning.methods, "superpose", asking)
     options = {"rank": 2, "centre": "task", "options": '{"conv": "channel"}'}
     superposed = FineTunes(net="mlp", method="superposed", projection=True, **options)
     chosen = chosen_method(superposed, ["head"])
