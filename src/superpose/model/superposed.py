@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from superpose.errors import SuperposeError
 from superpose.model import probe, ways
 from superpose.model.batch import Batch
 from superpose.model.lock import lock_of
+from superpose.model.pretrained import generating, saving
 from superpose.model.structure import flatten
 from superpose.model.tasks import Ids, Name, Superposition, Task, check_names
 from superpose.nn.convert import AUTO, freeze
@@ -54,9 +54,6 @@ MEANING = "superposition"  # in the metadata of a state
 
 _last: WeakKeyDictionary[nn.Module, tuple[Any, Kept, Selection]] = WeakKeyDictionary()
 """The selection that each model made last: the tokens of a text are generated with one."""
-
-_told_of_saving: WeakSet[nn.Module] = WeakSet()
-"""Models that were told that `from_pretrained` cannot read them."""
 
 _chosen: ContextVar[Mapping[int, Ids]] = ContextVar("chosen", default={})  # noqa: B039
 """The tasks' numbers that `with model.task(…)` chose, by model, for each thread and async task."""
@@ -570,44 +567,10 @@ def superposed_class(plain: Any, kind: Any) -> Any:
     members = {"forward": untraced(forward, recursive=False), "_plain": plain, "_kind": kind}
     own = getattr(plain, "generate", None)
     if own is not None and "task" not in inspect.signature(own).parameters:  # Whisper's is another
-        members["generate"] = _generating(plain)
+        members["generate"] = generating(plain)
     if callable(getattr(plain, "save_pretrained", None)):
-        members["save_pretrained"] = _saving(plain)
+        members["save_pretrained"] = saving(plain)
     return type(f"{kind.__name__}{plain.__name__}", (kind, plain), members)
-
-
-def _generating(plain: Any) -> Callable[..., Any]:
-    """`generate` of transformers, whose encoder, if it has one, is told the task too."""
-
-    @functools.wraps(plain.generate)
-    def generate(self: Any, *inputs: Any, **options: Any) -> Any:
-        task = options.get("task")
-        with nullcontext() if task is None else self.task(task):
-            return plain.generate(self, *inputs, **options)
-
-    return generate
-
-
-def _saving(plain: Any) -> Callable[..., Any]:
-    """`save_pretrained` of transformers: it writes what its trainer resumes from, with a warning.
-
-    `from_pretrained` looks for the plain network's names, and takes W, the change, for the weights.
-    """
-
-    @functools.wraps(plain.save_pretrained)
-    def save_pretrained(self: Any, *inputs: Any, **options: Any) -> Any:
-        if self not in _told_of_saving:
-            _told_of_saving.add(self)
-            warnings.warn(
-                "from_pretrained cannot read superposed weights: what save_pretrained writes of "
-                f"{plain.__name__} is for a trainer to resume from; keep the model with "
-                "sp.save(model, path), or one task with "
-                "sp.unsuperpose(model, task).save_pretrained(…)",
-                stacklevel=2,
-            )
-        return plain.save_pretrained(self, *inputs, **options)
-
-    return save_pretrained
 
 
 def _with_task(plain: Callable[..., Any]) -> inspect.Signature:
