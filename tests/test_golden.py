@@ -11,6 +11,7 @@ import torch
 from golden.networks import digest, inputs, network, tolerance
 
 import superpose as sp
+from superpose import tensor_file
 
 FILES = sorted(Path(__file__).parent.glob("golden/format*/*.safetensors"))
 
@@ -101,3 +102,15 @@ def test_tasks_are_recognised_as_they_were(path):
     assert_output(found.scores, wanted["scores"], expected["network"])
     assert found.task == torch.tensor(wanted["scores"]).argmax(1).tolist()
     assert len(set(found.task)) > 1
+
+
+@pytest.mark.parametrize(
+    ("path", "centred"),
+    [("format3/centred-conv", ["3.weight", "5.weight"]),
+     ("format6/centred-before-norm", ["0.weight", "3.weight", "5.weight"])],
+)  # fmt: skip
+def test_layers_before_norms_are_centred_as_they_were(path, centred, tmp_path):
+    model, _ = read(Path(__file__).parent / f"golden/{path}.safetensors")
+    assert model.summary().centred == centred
+    sp.save(model, tmp_path / "again.safetensors")
+    assert tensor_file.read(tmp_path / "again.safetensors")[0]["format"] == int(path[6])

@@ -157,3 +157,12 @@ def test_a_state_is_not_read_as_that_of_other_tasks_or_contexts(tmp_path):
     nn.Sequential(into(tasks=["a", "b"]), nn.ReLU()).load_state_dict(whole.state_dict())
     with pytest.raises(RuntimeError, match="in the state and"):
         nn.Sequential(into(tasks=["b", "a"]), nn.ReLU()).load_state_dict(whole.state_dict())
+
+
+def test_the_number_of_a_task_names_no_other():
+    model = sp.superpose(torch.nn.Linear(4, 2), tasks=["a", "b"])
+    with pytest.raises(sp.SuperposeError, match="1 cannot name a task: it is the number of 'b'"):
+        model.rename_task("a", 1)
+    with pytest.raises(sp.SuperposeError, match="0 cannot name a task: it is the number of 'a'"):
+        model.add_task(0)
+    assert model.tasks == ["a", "b"]
