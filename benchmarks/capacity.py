@@ -88,7 +88,7 @@ class Capacity:
         inputs = {str(k): partial(trained.calibration, stream, k, 3000) for k in range(models)}
         steps = DISTIL if method == "distil" else 0
         method = "solve" if steps else method
-        given = {"calibration": inputs} if method == "solve" else {}
+        given = trained.fitted(method, inputs)
         packed = sp.pack(nets, family, method=method, finetune=steps, **given)
         return mean_accuracy(packed, stream, models)
 

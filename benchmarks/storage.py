@@ -133,7 +133,7 @@ class Benchmark:
         alone = [trained.accuracy(nets[str(k)](), stream, k) for k in tasks]
         inputs = {str(k): partial(trained.calibration, stream, k) for k in tasks}
         packed = sp.pack(
-            nets, family, method=method, finetune=steps, rank=rank, **fitted(method, inputs)
+            nets, family, method=method, finetune=steps, rank=rank, **trained.fitted(method, inputs)
         )
         found = [trained.accuracy(packed, stream, k, task=str(k)) for k in tasks]
         return summary(alone, found) | sizes(packed)
@@ -151,7 +151,7 @@ class Benchmark:
         inputs = {str(k): partial(trained.cifar_calibration, stream, k) for k in range(5)}
         packed = sp.pack(
             nets, "hadamard", method=method, finetune=steps, private_layers=private, rank=rank,
-            **fitted(method, inputs),
+            **trained.fitted(method, inputs),
         )  # fmt: skip
         found = [trained.accuracy(packed, stream, k, task=str(k)) for k in range(5)]
         return summary(alone, found) | sizes(packed)
@@ -173,7 +173,7 @@ class Benchmark:
     def _text(self, corpus, start, nets, method, steps, base, rank=0):  # type: ignore[no-untyped-def]
         alone = [corpus.accuracy(nets[name], name) for name in corpus.tasks]
         inputs = {name: corpus.calibration(name) for name in corpus.tasks}
-        given = ({"base": start} if base else {}) | fitted(method, inputs)
+        given = ({"base": start} if base else {}) | trained.fitted(method, inputs)
         packed = sp.pack(nets, "hadamard", method=method, finetune=steps, rank=rank, **given)
         found = [corpus.accuracy(packed, name, task=name) for name in corpus.tasks]
         return summary(alone, found) | sizes(packed)
@@ -203,7 +203,7 @@ class Benchmark:
             str(k): partial(trained.permuted_mnist_net, stream, units, k, self.nets) for k in tasks
         }
         inputs = {str(k): partial(trained.calibration, stream, k) for k in tasks}
-        packed = sp.pack(nets, family, method=method, **fitted(method, inputs))
+        packed = sp.pack(nets, family, method=method, **trained.fitted(method, inputs))
         found = sp.crosstalk(packed, nets, inputs)
         planned = sp.plan(
             nets["0"](), family, tasks=models, method=method, inputs=inputs["0"](), noise=0.05
@@ -245,11 +245,6 @@ class Benchmark:
             found.append(accuracy(small))
             numbers += kept
         return summary(alone, found) | {"stored_bytes": 4 * numbers}
-
-
-def fitted(method, inputs):  # type: ignore[no-untyped-def]
-    """Inputs, as an option of the one method that fits to them."""
-    return {"calibration": inputs} if method == "solve" else {}
 
 
 def ranked(rank: int = 0) -> dict[str, int]:

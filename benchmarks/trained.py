@@ -63,6 +63,11 @@ def calibration(stream: Permuting, task: int, count: int = 6000) -> Tensor:
     return torch.cat([stream.batch(step).x for step in steps])[:count]
 
 
+def fitted(method: str, inputs: object) -> dict[str, object]:
+    """Inputs, as an option of the one method that fits to them."""
+    return {"calibration": inputs} if method == "solve" else {}
+
+
 @torch.no_grad()
 def accuracy(net: nn.Module, stream: ImageStream, number: int, **options: object) -> float:
     """On the whole test set of the task, in percent."""

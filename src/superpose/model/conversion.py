@@ -282,7 +282,7 @@ def _has_base(base: bool | nn.Module | None) -> bool:
     if base is None or isinstance(base, (bool, nn.Module)):
         return bool(base) if isinstance(base, bool) else base is not None
     raise SuperposeError(
-        f"base is a {type(base).__name__}: give True for the network's own weights, or a network "
+        f"base is {kind_of(base)}: give True for the network's own weights, or a network "
         "that has them; load a state_dict into one first"
     )
 

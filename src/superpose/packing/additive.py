@@ -14,7 +14,7 @@ from superpose.nn.binding import grouped
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.quantised import full
-from superpose.packing.low_rank import has_part, is_part, nearest, part_of, set_part
+from superpose.packing.low_rank import has_part, is_part, nearest_part, part_of, set_part
 from superpose.packing.methods import PackingMethod, PackingOptions
 from superpose.packing.packed import Packed, another_model, check_stored, set_private
 from superpose.packing.sources import Sources
@@ -85,7 +85,7 @@ def store(packed: Packed, name: Name, net: nn.Module) -> None:
     number = packed.superposition.number(name)
     for layer, tensor in _bound(packed):
         if has_part(layer, tensor):
-            set_part(layer, tensor, number, *nearest(_change(layer, tensor, net), layer.rank))
+            set_part(layer, tensor, number, *nearest_part(_change(layer, tensor, net), layer.rank))
     add_term(packed, number, net, +1)
     set_private(packed, name, net)
 
@@ -107,7 +107,7 @@ def _check_stored(packed: Packed, name: Name, net: nn.Module) -> None:
     number = packed.superposition.number(name)
     for layer, tensor in _bound(packed):
         if has_part(layer, tensor):
-            down, up = nearest(_change(layer, tensor, net), layer.rank)
+            down, up = nearest_part(_change(layer, tensor, net), layer.rank)
             if not is_part(layer, tensor, number, up @ down):
                 raise another_model(name, joined(layer.path, tensor))
 

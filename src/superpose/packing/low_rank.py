@@ -13,8 +13,8 @@ from superpose.nn.additions import DOWN, UP
 from superpose.nn.binding import grouped
 from superpose.nn.layer import Layer
 from superpose.packing.least_squares import Moments, Problem, best_ridge, fit
+from superpose.packing.packed import ROUNDED
 
-ROUNDED = (torch.bfloat16, torch.float16, torch.float32)  # what files may hold, coarsest first
 ROUNDS = 3  # of W for given parts, then parts for a given W; 8 keep little more, in thrice the time
 
 
@@ -35,7 +35,7 @@ def is_part(layer: Layer, name: str, task: int, product: Tensor) -> bool:
     """Whether this is the task's B A, up to the rounding of a file that it may have been in."""
     own = [layer.private[name + ending].of(task).detach() for ending in (DOWN, UP)]
     finest = own[0].dtype
-    coarser = (one for one in ROUNDED if torch.finfo(one).eps > torch.finfo(finest).eps)
+    coarser = (one for one in reversed(ROUNDED) if torch.finfo(one).eps > torch.finfo(finest).eps)
     held = (one for one in coarser if all(torch.equal(x.to(one).to(finest), x) for x in own))
     slack = 4 * torch.finfo(next(held, finest)).eps + 1e-5
     return bool((part_of(layer, name, task) - product).norm() <= slack * product.norm())
@@ -48,10 +48,10 @@ def set_part(layer: Layer, name: str, task: int, down: Tensor, up: Tensor) -> No
         own.copy_(value.view(own.shape))
 
 
-def nearest(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+def nearest_part(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """A and B of the matrix of this rank that is nearest to one (…, outputs, inputs).
 
-    >>> down, up = nearest(torch.diag(torch.tensor([3.0, 2.0, 1.0])), rank=2)
+    >>> down, up = nearest_part(torch.diag(torch.tensor([3.0, 2.0, 1.0])), rank=2)
     >>> (up @ down).round(decimals=4) + 0.0
     tensor([[3., 0., 0.],
             [0., 2., 0.],
@@ -132,9 +132,9 @@ def unbound(layer: Layer, name: str, task: int, down: Tensor) -> Tensor:
 
 def beside(layer: Layer, name: str, task: int) -> Any:
     """B A C(k)⁻¹, what would be added to W if the part acted on bound inputs, as W does."""
-    part = part_of(layer, name, task)
     if not has_part(layer, name):
-        return part
+        return 0.0
+    part = part_of(layer, name, task)
     return layer.from_matrix(name, _context(layer, name, task, part).unbind_weight(part))
 
 

@@ -18,7 +18,8 @@ from superpose.packing.calibration import Rows
 from superpose.packing.methods import PackingMethod, PackingOptions
 from superpose.packing.sources import Source, checked, opened, shape_of
 
-ROUNDED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # what files may hold
+ROUNDED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""The types of numbers that files may hold, finest first."""
 
 
 class Packed(Superposed):
@@ -56,8 +57,9 @@ class Packed(Superposed):
         """Forget a model. With `sum` and `delta`, given the model, its term is subtracted too.
 
         Otherwise the weights stay as they are, and so do the outputs of the others, bit for bit.
-        Another model than the one that is stored is told by its private tensors (biases, norms),
-        and refused. A network that has none tells nothing: another model spoils the others then.
+        Another model than the one that is stored is told by what each has for itself (biases,
+        norms, low-rank parts), and refused. A network that has nothing of the kind tells nothing:
+        another model spoils the others then.
         """
         removed = None if model is None else self._fitting(name, model)
         self.packing_method.remove(self, name, removed)

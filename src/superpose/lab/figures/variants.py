@@ -40,6 +40,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a network for each task": {"method": "separate"},
 }
 """What might make the paper's method better or worse, and settings that try it."""
+OWN_NORMS: dict[str, Any] = {"method": "hadamard", "private": "per-task"}
 ICIFAR_CHANGES: dict[str, dict[str, Any]] = {
     "binary, as in the paper": {},
     "half as wide": {"width": 8},
@@ -48,17 +49,9 @@ ICIFAR_CHANGES: dict[str, dict[str, Any]] = {
     "a third of the learning rate": {"lr": 3e-4},
     "cosine schedule": {"schedule": "cosine"},
     "hadamard": {"method": "hadamard"},
-    "hadamard, norms of each task": {"method": "hadamard", "private": "per-task"},
-    "the same, centred by task": {
-        "method": "hadamard",
-        "private": "per-task",
-        "centre": "task",
-    },
-    "the same, centred by rows": {
-        "method": "hadamard",
-        "private": "per-task",
-        "centre": "rows",
-    },
+    "hadamard, norms of each task": OWN_NORMS,
+    "the same, centred by task": OWN_NORMS | {"centre": "task"},
+    "the same, centred by rows": OWN_NORMS | {"centre": "rows"},
     "ours: binary, projection": {"method": "binary+projection"},
 }
 """The same for a convolutional network."""
