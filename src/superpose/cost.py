@@ -22,7 +22,7 @@ from superpose.contexts import (
     Rotation,
 )
 from superpose.keys import Key
-from superpose.nn.private import PrivateState
+from superpose.nn.private import Private, is_private
 from superpose.nn.quantised import nbytes
 
 NUMBERS: dict[type[Family], Callable[[Any, int], int]] = {
@@ -141,25 +141,27 @@ def _grouped(value: int | str) -> str:
 def cost(
     model: nn.Module,
     bound: list[LayerContext],
-    private: PrivateState,
+    private: Private,
     tasks: int,
     plain: Size,
 ) -> Cost:
     """Count a superposed model, given its contexts, private tensors and the plain model's size."""
-    whole, learned = size([model]), size([private])
-    each = [group.start for group in private.groups.values()]
+    flats = list(private.flats.values())
+    kept = [one.own[task] for one in flats for task in one.learned()]
+    own = Size(sum(map(numbers, kept)), sum(map(nbytes, kept)))
+    shared = size([model], lambda name: not is_private(name))
     return Cost(
         tasks=tasks,
-        learned=len(private.learned()),
-        shared=whole.numbers - learned.numbers,
+        learned=len({task for one in flats for task in one.learned()}),
+        shared=shared.numbers,
         first_context=sum(c.groups * context_numbers(c.family, c.dim, first=True) for c in bound),
         context_per_task=sum(c.groups * context_numbers(c.family, c.dim) for c in bound),
-        private=learned.numbers,
-        private_per_task=sum(map(numbers, each)),
+        private=own.numbers,
+        private_per_task=sum(numbers(one.start) for one in flats),
         plain=plain.numbers,
-        shared_bytes=whole.bytes - learned.bytes,
-        private_bytes=learned.bytes,
-        private_bytes_per_task=sum(start.nbytes for start in each),
+        shared_bytes=shared.bytes,
+        private_bytes=own.bytes,
+        private_bytes_per_task=sum(one.start.nbytes for one in flats),
         plain_bytes=plain.bytes,
     )
 
@@ -171,9 +173,10 @@ class Size(NamedTuple):
     bytes: int
 
 
-def size(modules: Iterable[nn.Module]) -> Size:
+def size(modules: Iterable[nn.Module], counted: Callable[[str], bool] = bool) -> Size:
     """The size of what modules keep in their state, tensors that they share counted once."""
-    kept = (t for module in modules for t in module.state_dict(keep_vars=True).values())
+    states = (module.state_dict(keep_vars=True).items() for module in modules)
+    kept = (tensor for state in states for name, tensor in state if counted(name))
     tensors = {id(t): t for t in kept if isinstance(t, Tensor)}.values()
     return Size(sum(map(numbers, tensors)), sum(map(nbytes, tensors)))
 

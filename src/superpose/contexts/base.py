@@ -85,6 +85,13 @@ class Context(ABC):
             mapped.append(values[0].map(function, *values[1:]) if nested else function(*values))
         return type(self)(*mapped)
 
+    def take(self, index: Tensor) -> Self:
+        """Of stacked contexts, that of `index[i]` for row i."""
+        values = [getattr(self, name) for name in self.__match_args__]  # type: ignore[attr-defined]
+        return type(self)(
+            *[v.take(index) if isinstance(v, Context) else v.index_select(0, index) for v in values]
+        )
+
     def by_row(self) -> Self:
         """Stacked contexts, ready to act on (B, N, M)."""
         return self.map(lambda tensor: tensor.unsqueeze(1))

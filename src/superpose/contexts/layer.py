@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import RLock
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from superpose.contexts.base import (
-    Context,
-    Drawn,
-    Family,
-    Unchanged,
-    register_context,
-    stack,
-)
+from superpose.contexts.base import Context, Drawn, Family, stack
 from superpose.keys import Key
 
 
@@ -52,19 +45,6 @@ class LayerContext:
         drawn = torch.stack([self.family.draw(key, self.dim) for key in self.keys(task)])
         return drawn.squeeze(0)
 
-    def drawn(
-        self, unique: list[int], row: Tensor | None, device: torch.device, dtype: torch.dtype
-    ) -> Tensor:
-        """The same, kept in the cache; with rows, those of `unique[row[i]]` for each row i."""
-        assert isinstance(self.family, Drawn)
-        start = replace(self, family=Starts(self.family))
-        if row is None:
-            found = start.fixed(unique[0], device, dtype)
-        else:
-            found = start.fixed_by_row(unique, row, device, dtype)
-        assert isinstance(found, Start)
-        return found.numbers
-
     def make(self, numbers: Tensor) -> Context:
         """C of learned numbers."""
         assert isinstance(self.family, Drawn)
@@ -79,29 +59,6 @@ class LayerContext:
     ) -> Context:
         """C(unique[row[i]]) for each row i, stacked."""
         return cache.table(self, device, dtype).rows(unique, row)
-
-
-@register_context
-@dataclass(frozen=True, eq=False)
-class Start(Unchanged):
-    """The numbers that a learned context starts from; by itself it changes nothing."""
-
-    numbers: Tensor
-
-
-@dataclass(frozen=True)
-class Starts(Family):
-    """The numbers that the contexts of a learnable family start from."""
-
-    family: Drawn
-
-    def context(self, key: Key, dim: int) -> Context:
-        """The numbers, as they are drawn."""
-        return Start(self.family.draw(key, dim))
-
-    def moments(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the family."""
-        return self.family.moments(w, x)
 
 
 class Table:
@@ -136,9 +93,13 @@ class Table:
     def rows(self, unique: list[int], row: Tensor) -> Context:
         """The contexts of tasks, stacked, that of `unique[row[i]]` for row i."""
         with self.cache.lock:
-            slots, stacked = self._slots(unique), self._stacked()
+            slots = [self.slots.get(task, -1) for task in unique]
+            if -1 in slots:
+                slots = self._slots(unique)
+            stacked = self.stacked
+        assert stacked is not None
         index = torch.from_numpy(np.array(slots)).to(self.device).index_select(0, row)
-        return stacked.map(lambda tensor: tensor.index_select(0, index))
+        return stacked.take(index)
 
     def _stacked(self) -> Context:
         assert self.stacked is not None

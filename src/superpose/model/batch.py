@@ -3,91 +3,65 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
 from superpose.model.structure import Rebuild, flatten, objects, write
-from superpose.nn.private import modules
 
 if TYPE_CHECKING:
-    from superpose.model.superposed import Superposed
+    from superpose.model.model import Superposed
 
-BatchDim = int | None | Mapping[str, int | None]
+BatchDim = int | None | Mapping[str, Any]
 """Where the rows are in each tensor; None is first, or, for the name of an argument, nowhere."""
 
 MASKS = dict.fromkeys(("mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask"))
-VALUES = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, Enum)
 SEQUENCES = ("src", "tgt", "memory", "query", "key", "value", "input")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The tensors that a network is given, and the dimensions of each that hold the rows.
-
-    Tensors without are for all rows. `kind` is the same for batches that differ in size alone.
-    """
+    """The tensors that a network is given, and the dimension of each that has the rows."""
 
     tensors: list[Tensor]
-    dims: list[tuple[int, ...]]  # a mask of tokens has two
+    dims: list[int | None]  # None is for all rows
     rebuild: Rebuild
     rows: int
-    tokens: bool  # whether the rows are the tokens of a single row, (1, tokens)
     objects: list[Any]  # such as caches, which a pass writes to
-    kind: Any
 
     @classmethod
-    def of(cls, model: Superposed, rows: int, tokens: bool, given: Any) -> Batch:
-        """Of inputs and options of the network, and the number of rows."""
-        tensors, rest, rebuild = flatten(given)
-        refused = partial(_without_rows, model, given, rows)
-        if tokens:
-            dims = [_of_tokens(tensor, rows) for tensor in tensors]
-        else:
-            where = declared(model, given, len(tensors))
-            if _of_module(model) is not None:
-                tensors, where, rebuild = _by_head(tensors, where, rebuild, rows, refused)
-            dims = [_of_rows(t, dim, rows, refused) for t, dim in zip(tensors, where, strict=True)]
+    def of(cls, model: Superposed, rows: int, given: Any) -> Batch:
+        """Of inputs and options of the network."""
+        tensors, _, rebuild = flatten(given)
+        where = declared(model, given, len(tensors))
+        if rows_by_module(model) is not None:
+            tensors, where, rebuild = _by_head(model, given, tensors, where, rebuild, rows)
+        dims = [_row_dim(model, given, t, d, rows) for t, d in zip(tensors, where, strict=True)]
         if not tensors:
             raise SuperposeError(
                 f"there are {rows} tasks, one for each row, but no tensor with rows is found in "
                 "what the network is given: give it tensors, or one task for all"
             )
-        if not any(dims):
-            raise refused(tensors[0])
-        single = [tuple(bool(size == 1) for size in tensor.shape) for tensor in tensors]
-        shapes = tuple(zip(dims, (t.dtype for t in tensors), single, strict=True))
-        plain = tuple(x if isinstance(x, VALUES) else type(x) for x in rest)
-        network = modules(model)
-        training = tuple(module.training for module in network)  # of norms with statistics
-        kind = (tokens, training, shapes, plain, _numbers(network, tensors))
-        return cls(tensors, dims, rebuild, rows, tokens, objects(given), kind)
-
-    def pairs(self) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
-        """Each tensor, and where its rows are."""
-        return zip(self.tensors, self.dims, strict=True)
-
-    @property
-    def coincides(self) -> tuple[tuple[bool, ...], ...]:
-        """Which sizes happen to be the number of rows, and could be taken for it."""
-        return tuple(tuple(size == self.rows for size in t.shape) for t in self.tensors)
+        if rows and all(dim is None for dim in dims):
+            raise _no_rows(model, given, rows, tensors[0])
+        return cls(tensors, dims, rebuild, rows, objects(given))
 
     def take(self, index: Tensor) -> tuple[Any, Any]:
         """Inputs and options of some of the rows."""
         inputs, options = self.rebuild(
-            [_taken(t, dims, index) if dims else self.common(t) for t, dims in self.pairs()]
+            [
+                self._common(t) if d is None else t.index_select(d, index.to(t.device))
+                for t, d in zip(self.tensors, self.dims, strict=True)
+            ]
         )
         return inputs, options
 
-    def common(self, tensor: Tensor) -> Tensor:
+    def _common(self, tensor: Tensor) -> Tensor:
         """A tensor that is for all rows; a copy if an object may have it, which passes write to."""
         return tensor.clone() if self.objects else tensor
 
@@ -97,27 +71,13 @@ class Batch:
         for own, copied in pairs:
             write(own, copied)
         same = {id(copied): own for own, copied in pairs}
-        return tree_map(lambda leaf: same.get(id(leaf), leaf), value)
-
-    def some(self, index: Tensor, generator: np.random.Generator) -> Batch:
-        """A batch of a few rows, with noise for numbers that are all the same, or not finite."""
-
-        def varied(tensor: Tensor) -> Tensor:
-            if not tensor.is_floating_point() or not tensor.numel():
-                return tensor
-            if tensor.isfinite().all() and tensor.amin() != tensor.amax():
-                return tensor
-            noise = torch.tensor(generator.standard_normal(tensor.shape))
-            return noise.to(tensor.device, tensor.dtype)
-
-        few = [varied(_taken(t, dims, index)) if dims else t for t, dims in self.pairs()]
-        return replace(self, tensors=few, rows=len(index))
+        return tree_map(lambda leaf: same.get(id(leaf), leaf), value) if same else value
 
 
 def declared(model: Superposed, given: Any, count: int) -> list[int | None]:
     """Where the rows of each tensor are said to be: by the user, or by one of PyTorch's modules."""
-    where = model.superposition.conversion.batch_dim
-    named = where if isinstance(where, Mapping) else _of_module(model) if where is None else None
+    where = model.superposition.options.batch_dim
+    named = where if isinstance(where, Mapping) else rows_by_module(model) if where is None else None
     if named is None:
         return [where if isinstance(where, int) else 0] * count
     dims: list[int | None] = []
@@ -126,49 +86,99 @@ def declared(model: Superposed, given: Any, count: int) -> list[int | None]:
     return dims
 
 
-def _numbers(network: list[nn.Module], tensors: list[Tensor]) -> tuple[Any, ...]:
-    """The types of number that a network computes in: its parameters', and those of autocast."""
-    own = {t.dtype for module in network for t in module._parameters.values() if t is not None}
-    devices = sorted({tensor.device.type for tensor in tensors} - {"meta"})
-    autocast = [torch.get_autocast_dtype(d) for d in devices if torch.is_autocast_enabled(d)]
-    return frozenset(own), tuple(autocast)
+def rows_returned(net: nn.Module, where: BatchDim) -> Any:
+    """Where the rows are in what a network returns: one dimension, or one for each tensor."""
+    if isinstance(where, Mapping):
+        return where.get("return", 0)
+    if where is not None:
+        return where
+    module = rows_by_module(net)
+    return 0 if module is None else module["return"]
 
 
-def _arguments(model: Superposed, given: Any) -> list[tuple[str, Any]]:
-    """The arguments of the network's forward by name."""
-    inputs, options = given
-    names = list(inspect.signature(type(model)._plain.forward).parameters)[1:]
-    last = len(names) - 1  # which may stand for several
-    pairs = [(names[min(place, last)], value) for place, value in enumerate(inputs)]
-    return [*pairs, *options.items()]
+def check_returned(model: Superposed, tensors: list[Tensor], rows: int) -> list[int | None]:
+    """The dimension of the rows in each tensor that the network returned for so many rows."""
+    said = model.superposition.returned
+    several = isinstance(said, (list, tuple))
+    if several and len(said) != len(tensors):
+        raise SuperposeError(
+            f"batch_dim={{'return': {said!r}}}: the network returns {len(tensors)} tensors: give "
+            "the dimension of the rows for each, None for one without rows"
+        )
+    dims = list(said) if several else [said] * len(tensors)
+    for tensor, dim in zip(tensors, dims, strict=True):
+        if dim is None or (dim < tensor.ndim and tensor.shape[dim] == rows):
+            continue
+        what = (
+            "a single number for all rows, such as a loss"
+            if not tensor.ndim
+            else f"a tensor {tuple(tensor.shape)}"
+        )
+        raise SuperposeError(
+            f"the network returns {what}, in which the {rows} rows of a mixed batch are not found: "
+            "compute it from the outputs, which have rows, or say where the rows are in each "
+            "tensor that is returned, superpose(…, batch_dim={'return': [0, None, …]})"
+        )
+    return dims
 
 
-def _of_module(module: nn.Module) -> Mapping[str, int | None] | None:
-    """What PyTorch documents of its own sequence modules."""
+def rows_by_module(module: nn.Module) -> dict[str, Any] | None:
+    """Where PyTorch documents the rows of its own sequence modules to be."""
     if isinstance(module, nn.RNNBase):
-        return {"input": 0 if module.batch_first else 1, "hx": 1}
+        own = 0 if module.batch_first else 1
+        states = 2 if module.mode == "LSTM" else 1
+        return {"input": own, "hx": 1, "return": [own, *[1] * states]}
     inner: Any = module
     if isinstance(module, (nn.TransformerEncoder, nn.TransformerDecoder)):
         inner = module.layers[0]
     if isinstance(inner, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)):
         inner = inner.self_attn
     if isinstance(inner, (nn.Transformer, nn.MultiheadAttention)):
-        return dict.fromkeys(SEQUENCES, 0 if inner.batch_first else 1) | MASKS
+        own = 0 if inner.batch_first else 1
+        attends = isinstance(module, nn.MultiheadAttention)
+        return dict.fromkeys(SEQUENCES, own) | MASKS | {"return": [own, 0] if attends else own}
     return None
 
 
+def rows_of(model: Superposed, inputs: tuple[Any, ...], options: dict[str, Any]) -> Batch:
+    """A batch whose number of rows is that of its tensors."""
+    tensors, _, _ = flatten((inputs, options))
+    where = declared(model, (inputs, options), len(tensors))
+    sizes = [
+        tensor.shape[min(dim, tensor.ndim - 1)]
+        for tensor, dim in zip(tensors, where, strict=True)
+        if dim is not None and tensor.ndim
+    ]
+    if not sizes or not max(sizes):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "no tensor"
+        raise SuperposeError(
+            f"there are no rows in what was given ({shapes}): give a batch, its rows first"
+        )
+    return Batch.of(model, max(sizes), (inputs, options))
+
+
+def _arguments(model: Superposed, given: Any) -> Iterator[tuple[str, Any]]:
+    """The arguments of the network's forward by name."""
+    inputs, options = given
+    names = list(inspect.signature(type(model)._plain.forward).parameters)[1:]
+    last = len(names) - 1  # which may stand for several
+    yield from ((names[min(place, last)], value) for place, value in enumerate(inputs))
+    yield from options.items()
+
+
 def _by_head(
+    model: Superposed,
+    given: Any,
     tensors: list[Tensor],
     where: list[int | None],
     rebuild: Rebuild,
     rows: int,
-    refused: Callable[[Tensor], SuperposeError],
 ) -> tuple[list[Tensor], list[int | None], Rebuild]:
     """Masks of PyTorch's attention may be (rows · heads, …): here they are (rows, heads, …)."""
     folded = [dim is None and tensor.ndim == 3 for tensor, dim in zip(tensors, where, strict=True)]
     wrong = next((t for t, own in zip(tensors, folded, strict=True) if own and len(t) % rows), None)
     if wrong is not None:
-        raise refused(wrong)
+        raise _no_rows(model, given, rows, wrong)
 
     def again(new: list[Tensor]) -> Any:
         return rebuild([t.flatten(0, 1) if own else t for t, own in zip(new, folded, strict=True)])
@@ -179,32 +189,19 @@ def _by_head(
     return apart, [0 if own else d for d, own in zip(where, folded, strict=True)], again
 
 
-def _of_rows(
-    tensor: Tensor, dim: int | None, rows: int, refused: Callable[[Tensor], SuperposeError]
-) -> tuple[int, ...]:
+def _row_dim(model: Superposed, given: Any, tensor: Tensor, dim: int | None, rows: int) -> int | None:
     """The dimension of the rows; none if the tensor has one row, which is for all of them."""
     if dim is None or not tensor.ndim:
-        return ()
+        return None
     dim = min(dim, tensor.ndim - 1)
     if tensor.shape[dim] == rows:
-        return (dim,)
+        return dim
     if tensor.shape[dim] != 1:
-        raise refused(tensor)
-    return ()
+        raise _no_rows(model, given, rows, tensor)
+    return None
 
 
-def _of_tokens(tensor: Tensor, tokens: int) -> tuple[int, ...]:
-    """The dimensions of the tokens; if they are not, passes differ, which is seen."""
-    return tuple(dim for dim, size in enumerate(tensor.shape) if size == tokens)
-
-
-def _taken(tensor: Tensor, dims: tuple[int, ...], index: Tensor) -> Tensor:
-    for dim in dims:
-        tensor = tensor.index_select(dim, index.to(tensor.device))
-    return tensor
-
-
-def _without_rows(model: Superposed, given: Any, rows: int, tensor: Tensor) -> SuperposeError:
+def _no_rows(model: Superposed, given: Any, rows: int, tensor: Tensor) -> SuperposeError:
     holding = (
         name
         for name, value in _arguments(model, given)

@@ -15,20 +15,21 @@ from superpose import contexts
 from superpose.contexts import Family, Identity
 from superpose.cost import size
 from superpose.errors import SuperposeError, kind_of
-from superpose.model.batch import BatchDim
-from superpose.model.superposed import Superposed, layers, superposed_class
+from superpose.model.base import frozen_in, has_base, with_weights
+from superpose.model.batch import BatchDim, rows_returned
+from superpose.model.beside import freeze
+from superpose.model.model import DERIVED, Superposed, superposed_class
 from superpose.model.tasks import WHOLE, Name, Superposition, labels_of, several
-from superpose.nn.additions import BEGUN, add
-from superpose.nn.binding import with_base
-from superpose.nn.centring import ROWS, TASK
 from superpose.nn.complex import complexify
-from superpose.nn.convert import AUTO, Conversion, check_skipped_apart, convert, restore
+from superpose.nn.convert import check_skipped_apart, convert
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
+from superpose.nn.options import ROWS, Options
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
-from superpose.nn.private import PrivateState
+from superpose.nn.private import STATE
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.statistics import Statistics, as_statistics
+from superpose.nn.view import Home
 
 S = TypeVar("S", bound=Superposed)
 
@@ -42,10 +43,11 @@ def superpose(
     private: str = "per-task",
     private_layers: Iterable[str] = (),
     skip: Iterable[str] = (),
+    learn: Iterable[str] = (),
     conv: str = "kernel",
     learnable: bool = False,
     batch_dim: BatchDim = None,
-    mixed: str = AUTO,
+    mixed: str | None = None,
     base: bool | nn.Module | None = None,
     rank: int = 0,
     centre: str | None = None,
@@ -56,37 +58,41 @@ def superpose(
     """A copy of `net` that holds many models in one set of weights, one for each task.
 
     A pretrained network needs `base=True`: its weights W₀ stay as they are, every task starts from
-    them, and what is superposed is the change, y = W₀ x + W C(k) x, with W zero at first. Without a
-    base the tasks start from W C(k), in which nothing is left of what the network had learned.
-    `base` may also be another network of the same architecture, whose weights it then is.
+    them, and what is superposed is the change, y = W₀x + W·C(k)·x, with W zero at first; call
+    `model.begin(task)` before a task learns. Without a base the tasks start from W·C(k), in which
+    nothing is left of what the network had learned. `base` may also be another network of the same
+    architecture, whose weights it then is.
 
     Linear, convolution, attention and recurrent layers are bound by the family's contexts, each
-    derived from (seed, layer name, task). The rest is for `private` to decide:
+    derived from (seed, layer name, task); so are modules that were declared with `sp.nn.register`.
+    Their biases, and norms, are for `private` to decide:
 
     - "per-task" (default): each task has its own biases, norm scales and norm statistics;
     - "shared": all tasks share them;
     - "none": there are none, as in the paper.
 
     Layers named in `private_layers` (an output layer, an embedding) become private as a whole, and
-    so do tensors that a module keeps beside its layers (a table of positions). Layers named in
-    `skip` stay plain and shared. A name stands for all that is in the layer, and may be a pattern,
-    "*.stem". So may those of several families, `{"encoder.*": "hadamard", "*": "binary"}`, of which
-    a layer has the first that it matches. `conv="channel"` binds the channels of a convolution's
-    input instead of its kernel. `learnable=True` trains the family's own numbers.
+    so do tensors named there that a module keeps beside its layers (a table of positions). Layers
+    named in `skip` stay plain and shared. What all tasks share, embeddings too, learns as in the
+    plain network; with a base it does not, unless `learn` names it. A name stands for all that is
+    in the layer, and may be a pattern, "*.stem". So may those of several families, `{"encoder.*":
+    "hadamard", "*": "binary"}`, of which a layer has the first that it matches. `conv="channel"`
+    binds the channels of a convolution's input instead of its kernel. `learnable=True` trains the
+    family's own numbers.
 
-    `rank=r` gives each task a low-rank part of its own in every layer, y = … + B A x, as LoRA does.
-    `centre="task"` takes the mean of a task's inputs out before they are bound, "rows" that of each
-    row: most of what tasks have in common, and disturb each other by, is a mean. Layers that bind
-    fewer inputs than `min_inputs`, for each group, are private as a whole. Weights that are frozen
-    in the network (`requires_grad=False`) are not bound but with `bind_frozen=True`.
+    `rank=r` gives each task a low-rank part of its own in every layer, y = … + Bₖ·Aₖ·x, as LoRA
+    does. `centre="task"` takes the mean of a task's inputs out before they are bound, "rows" that
+    of each row. Layers that bind fewer inputs than `min_inputs`, for each group, are private as a
+    whole. Weights that are frozen in the network (`requires_grad=False`) are not bound but with
+    `bind_frozen=True`.
 
     `recognise=True` lets each task keep statistics of the network's inputs while it learns, so that
     `model.recognise(x)` finds the task of x; the name of a layer, or `nn.Statistics`, says which.
 
     The rows of a batch are in the first dimension of every tensor that the network is given;
     `batch_dim` says where they are else, as a number or by the argument's name, with None for a
-    tensor that has no rows: `batch_dim={"mask": None}`. `mixed` is how mixed batches are computed:
-    "direct", "mapped", "grouped", or "auto", the first that is right for the network.
+    tensor that has no rows: `batch_dim={"mask": None}`; "return" is what the network returns.
+    `mixed="direct"` says that mixed batches are right in one pass, which `sp.check_mixed` tells.
 
     >>> import torch
     >>> model = superpose(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), tasks=3)
@@ -101,24 +107,24 @@ def superpose(
     if base is None and any(not isinstance(one, Identity) for one in several_families(chosen)):
         _warn_of_scrambling(net)
     private_layers = several("private_layers", private_layers)
-    skip = several("skip", skip)
+    skip, learn = several("skip", skip), several("learn", learn)
     check_skipped_apart(net, skip, private_layers)
     return build(
-        _with_weights(net, base) if isinstance(base, nn.Module) else net,
+        with_weights(net, base) if isinstance(base, nn.Module) else net,
         chosen,
         {label: number for number, label in enumerate(labels)},
         seed,
-        Conversion(
+        Options(
             private,
             private_layers,
             skip,
+            learn,
             conv,
             dict(batch_dim) if isinstance(batch_dim, Mapping) else batch_dim,
-            _has_base(base),
-            mixed=mixed,
-            frozen=() if bind_frozen else _frozen(net),
+            has_base(base),
+            mixed,
+            frozen=() if bind_frozen else frozen_in(net),
             centre=centre,
-            centre_before_norms=centre == TASK,
             min_inputs=min_inputs,
             rank=rank,
             recognise=as_statistics(recognise),
@@ -147,56 +153,38 @@ def build(
     family: FamilyByLayer,
     names: dict[Name, int],
     seed: int,
-    conversion: Conversion,
+    options: Options,
     kind: type[S],
-    *,
-    start: bool = True,
 ) -> S:
-    """What `superpose` does, from the values that a checkpoint keeps.
-
-    A checkpoint gives tasks what they start from itself, when it has loaded the layers.
-    """
-    if isinstance(net, Superposed):
-        raise SuperposeError(
-            "the model is superposed already: add_task() adds tasks to it; a file is loaded into "
-            "the plain network"
-        )
-    for name, module in net.named_modules():
-        if isinstance(module, Superposed):
-            raise SuperposeError(
-                f"{name!r} is superposed already, with tasks of its own: superpose the whole "
-                "network at once, or unsuperpose() that part first"
-            )
+    """What `superpose` does, from the values that a file keeps."""
+    _check_plain(net, kind)
     if not isinstance(seed, WHOLE):
         raise SuperposeError(f"seed={seed!r}: give a whole number")
-    seed = int(seed)
-    _check_attributes(net, kind)
-    model = copy.deepcopy(net)
+    seed, home = int(seed), Home()
+    model = _copied(net)
     if several_families(family)[0].complex_valued:
-        _check_real(conversion)
+        _check_real(options)
         model = complexify(model, seed)
-    _check_arguments(net, conversion.batch_dim)
-    held = convert(model, family, seed, conversion)
+    _check_arguments(net, options.batch_dim)
+    private = convert(model, family, seed, options, home)
     plain: Any = type(model)
     model.__class__ = superposed_class(plain, kind)  # type: ignore[arg-type]
     assert isinstance(model, kind)
-    model.superposition = Superposition(family, seed, names, conversion, size([net]), held=held)
-    if conversion.base and kind.starts_from_base:
+    model.superposition = Superposition(family, seed, names, options, size([net]), home)
+    model.superposition.returned = rows_returned(net, options.batch_dim)
+    held = freeze(model, options)
+    model.superposition.held = held
+    if kind is Superposed and options.base:
         _check_statistics(model)
-        bound = (layer for layer in layers(model) if layer.contexts)
-        first = min(bound, key=lambda layer: layer.path)
-        add(first, next(iter(first.contexts)), BEGUN)
-    private = PrivateState.put_into(layers(model))
-    private.names = model.superposition.names
-    if start:
-        private.add(names.values())
+    model.add_module(STATE, private)
+    private.add(names.values())
     return model
 
 
 def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     """The plain module again: as it stands in the weights, or the model of one task read out.
 
-    With a task, the result computes what model(x, task=task) does: its weights are W C(k), and the
+    With a task, the result computes what model(x, task=task) does: its weights are W·C(k), and the
     task's private parameters are its own. Without one, of a model that tasks started from a base
     in, it is the base. A complex-valued network stays complex-valued.
     """
@@ -204,41 +192,72 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
         raise SuperposeError(
             f"{type(model).__name__} is not superposed: give a model that superpose() made"
         )
+    model.check_layers()
     plain: nn.Module = copy.deepcopy(model)
+    assert isinstance(plain, Superposed)
     number = None if task is None else model.superposition.number(task)
-    del plain.superposition
-    for name in inspect.get_annotations(type(model)._kind):
+    read = read_out(plain, number)
+    held, own = plain.superposition.held, plain.superposed_layers
+    if number is not None:
+        _warn_of_biases(model, read)
+    del plain.superposition, plain._modules[STATE]
+    for name in (*DERIVED, *inspect.get_annotations(type(model)._kind)):
         vars(plain).pop(name, None)
     plain.__class__ = type(model)._plain
-    reading = {} if number is None else model.tensors_of(number)
-    _warn_of_biases(model, reading)
-    for layer, stored in zip(layers(plain), layers(model), strict=True):
-        if number is not None:
-            _assign(layer, reading[layer.path])
-        elif model.starts_from_base:
-            for name, base in layer.bases.items():  # themselves, because they may be tied
-                own = nn.Parameter(full(base)) if is_quantised(base) else base
-                setattr(layer, name, own)
-        else:
-            _assign(layer, with_base(stored))
-        for name in layer.bases:
-            learned = joined(layer.path, f"bases.{name}") in model.superposition.held
-            getattr(layer, name).requires_grad_(learned or not model.starts_from_base)
+    for layer in own:
+        was = {name: layer.base(name) is not None for name in layer.bound}
+        learned = {name: joined(layer.path, f"bases.{name}") in held for name in layer.bound}
+        for name, value in read[layer.path].items():
+            _assign(layer, name, value)
+            if was.get(name):
+                layer._parameters[name].requires_grad_(learned[name])  # type: ignore[union-attr]
         layer.unsuperpose()
     for name, parameter in plain.named_parameters(remove_duplicate=False):
-        if name in model.superposition.held:
+        if name in held:
             parameter.requires_grad_()
-    restore(plain)
     return plain
 
 
-def _warn_of_biases(model: Superposed, reading: dict[str, dict[str, Tensor]]) -> None:
+@torch.no_grad()
+def read_out(model: Superposed, task: int | None) -> dict[str, dict[str, Any]]:
+    """For each layer the tensors of the plain layer: of a task, or of None, as they stand.
+
+    As they stand, a weight with a base is the base, itself, because it may be tied to another.
+    """
+    view = None if task is None else model.view_of(task)
+    found: dict[str, dict[str, Any]] = {}
+    for layer in model.superposed_layers:
+        shifted = ["bias"] if layer.acts.bias else []
+        names = dict.fromkeys([*layer.bound, *layer.private, *shifted])
+        read = found[layer.path] = {}
+        for name in names:
+            if view is not None:
+                read[name] = layer.read(name, view.layers[layer.path])
+            else:
+                base = layer.base(name)
+                read[name] = layer.stored(name) if base is None else base
+    return found
+
+
+def _assign(layer: Layer, name: str, value: Any) -> None:
+    """A new parameter, because a weight tied to another (an embedding) is no longer the same."""
+    stored = layer.stored(name)
+    if isinstance(value, nn.Parameter):  # the base, or a layer's own
+        value = nn.Parameter(full(value), value.requires_grad) if is_quantised(value) else value
+        layer._parameters[name] = value
+    elif isinstance(stored, nn.Parameter) or (stored is None and name in layer._parameters):
+        learns = stored is None or stored.requires_grad or name in layer.private
+        layer._parameters[name] = None if value is None else nn.Parameter(value.detach().clone(), learns)
+    elif value is not None:
+        layer._buffers[name] = value.detach().clone()
+
+
+def _warn_of_biases(model: Superposed, read: dict[str, dict[str, Tensor]]) -> None:
     """Centring by task gives a bias to layers that have none, which other code may leave out."""
     new = [
-        joined(layer.path, name)
-        for layer in layers(model)
-        for name in reading.get(layer.path, {})
-        if getattr(layer, name, None) is None
+        joined(layer.path, "bias")
+        for layer in model.superposed_layers
+        if read[layer.path].get("bias") is not None and layer.stored("bias") is None
     ]
     if new:
         warnings.warn(
@@ -250,20 +269,56 @@ def _warn_of_biases(model: Superposed, reading: dict[str, dict[str, Tensor]]) ->
         )
 
 
-def _assign(layer: Layer, values: dict[str, Tensor]) -> None:
-    """New parameters, because a weight tied to another (an embedding) is no longer the same."""
-    for name, value in values.items():
-        own = getattr(layer, name)
-        value = value.detach().clone()
-        if own is None or isinstance(own, nn.Parameter):  # a layer without a bias may need one now
-            learns = own is None or own.requires_grad or is_quantised(own)
-            setattr(layer, name, nn.Parameter(value, learns))
-        else:
-            own.copy_(value)
+def _copied(net: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(net)
+    except RuntimeError as error:
+        raise SuperposeError(
+            f"{type(net).__name__} cannot be copied ({error}): make pruned or weight-normed layers "
+            "plain first, with torch.nn.utils.prune.remove or remove_weight_norm"
+        ) from error
 
 
-def _check_statistics(model: nn.Module) -> None:
-    """That nothing that all tasks share, and start from, changes when one of them learns."""
+def _check_plain(net: nn.Module, kind: type[Superposed]) -> None:
+    """Refuse a network that is superposed, and names that a superposed model needs."""
+    if isinstance(net, Superposed):
+        raise SuperposeError(
+            "the model is superposed already: add_task() adds tasks to it; a file is loaded into "
+            "the plain network"
+        )
+    for name, module in net.named_modules():
+        if isinstance(module, Superposed):
+            raise SuperposeError(
+                f"{name!r} is superposed already, with tasks of its own: superpose the whole "
+                "network at once, or unsuperpose() that part first"
+            )
+    meta = next((name for name, p in net.named_parameters() if p.is_meta), None)
+    if meta is not None:
+        raise SuperposeError(
+            f"{meta} is on the meta device, without numbers: load the network's weights first"
+        )
+    if "forward" in vars(net):
+        raise SuperposeError(
+            f"{type(net).__name__} has a forward set on it, which would run instead of that of the "
+            "superposed model: remove it, or put the network inside a module of its own"
+        )
+    own = [name for name in {**vars(Superposed), **vars(kind)} if not name.startswith("_")]
+    own += [*inspect.get_annotations(Superposed)]
+    taken = [n for n in own if hasattr(net, n) and not hasattr(nn.Module, n) and n[0] != "_"]
+    if taken:
+        raise SuperposeError(
+            f"{type(net).__name__} already has {taken[0]!r}, which a superposed model needs: "
+            "rename it, or put the network inside a module of its own"
+        )
+    if "task" in inspect.signature(net.forward).parameters:
+        raise SuperposeError(
+            f"forward of {type(net).__name__} takes a task of its own, which would never reach it: "
+            "rename that argument, or put the network inside a module of its own"
+        )
+
+
+def _check_statistics(model: Superposed) -> None:
+    """Refuse, with a base, running statistics that all tasks would share, and change."""
     for name, module in model.named_modules():
         if getattr(module, "running_mean", None) is not None and not isinstance(module, Layer):
             raise SuperposeError(
@@ -272,83 +327,26 @@ def _check_statistics(model: nn.Module) -> None:
             )
 
 
-def _frozen(net: nn.Module) -> tuple[str, ...]:
-    """The parameters that could learn, and do not, by all their names."""
-    named = net.named_parameters(remove_duplicate=False)
-    return tuple(n for n, p in named if p.is_floating_point() and not p.requires_grad)
-
-
-def _has_base(base: bool | nn.Module | None) -> bool:
-    if base is None or isinstance(base, (bool, nn.Module)):
-        return bool(base) if isinstance(base, bool) else base is not None
-    raise SuperposeError(
-        f"base is {kind_of(base)}: give True for the network's own weights, or a network "
-        "that has them; load a state_dict into one first"
-    )
-
-
-def _with_weights(net: nn.Module, base: nn.Module) -> nn.Module:
-    """A copy of the network with the weights of another."""
-    if isinstance(base, Superposed):
-        raise SuperposeError("the base is superposed: give unsuperpose(base, task)")
-    own, given = net.state_dict(keep_vars=True), base.state_dict()
-    for name, tensor in own.items():
-        if name not in given or given[name].shape != tensor.shape:
-            there = tuple(given[name].shape) if name in given else "missing"
-            raise SuperposeError(
-                f"the base is another architecture: {name} is {tuple(tensor.shape)} in the network "
-                f"and {there} in the base; if only an output layer differs, copy the other weights "
-                "into the network, and use base=True"
-            )
-        if given[name].is_meta or tensor.is_meta:
-            raise SuperposeError(
-                f"{name} is on the meta device, without numbers: load its weights first"
-            )
-        if given[name].dtype != tensor.dtype:
-            raise SuperposeError(
-                f"{name} is {tensor.dtype} in the network and {given[name].dtype} in the base: "
-                "convert one of them with .to(…)"
-            )
-    extra = next((name for name in given if name not in own), None)
-    if extra is not None:
-        raise SuperposeError(f"the base is another architecture: the network has no {extra}")
-    first: dict[int, str] = {}
-    for name, tensor in own.items():
-        other = first.setdefault(id(tensor), name)
-        if other != name and not torch.equal(given[name], given[other]):
-            raise SuperposeError(
-                f"{name} and {other} are one tensor in the network, and differ in the base: tie "
-                "them in the base, or give the network a copy of each"
-            )
-    made = copy.deepcopy(net)
-    made.load_state_dict(given)
-    _take_other_buffers(made, base)
-    return made
-
-
-def _take_other_buffers(net: nn.Module, base: nn.Module) -> None:
-    """Those that are in no state, which the base computes with all the same."""
-    kept = net.state_dict()
-    theirs = dict(base.named_buffers(remove_duplicate=False))
-    for name, own in list(net.named_buffers(remove_duplicate=False)):
-        if name in kept:
-            continue
-        if name not in theirs or theirs[name].shape != own.shape:
-            raise SuperposeError(
-                f"the base is another architecture: the buffer {name} is not the same there"
-            )
-        path, _, leaf = name.rpartition(".")
-        net.get_submodule(path)._buffers[leaf] = theirs[name].detach().clone().to(own.device)
-
-
-def _check_real(conversion: Conversion) -> None:
-    given = {"base": conversion.base, "rank": conversion.rank, "centre": conversion.centre}
+def _check_real(options: Options) -> None:
+    given = {"base": options.base, "rank": options.rank, "centre": options.centre}
     for option, value in given.items():
         if value and value != ROWS:
             raise SuperposeError(
                 f"{option}={value!r} does not go with a family that makes the network "
                 "complex-valued: use 'phase', which is complex superposition for a real network"
             )
+
+
+def _check_arguments(net: nn.Module, batch_dim: BatchDim) -> None:
+    known = inspect.signature(net.forward).parameters
+    if not isinstance(batch_dim, Mapping) or any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    unknown = [name for name in batch_dim if name not in known and name != "return"]
+    if unknown:
+        raise SuperposeError(
+            f"batch_dim: forward of {type(net).__name__} has no argument {unknown[0]!r}; it has "
+            f"{', '.join(known)}, and 'return'"
+        )
 
 
 def _warn_of_scrambling(net: nn.Module) -> None:
@@ -360,36 +358,4 @@ def _warn_of_scrambling(net: nn.Module) -> None:
             "what it knows, because every task starts from scrambled weights: use "
             "superpose(…, base=True), or base=False if that is meant",
             stacklevel=3,
-        )
-
-
-def _check_arguments(net: nn.Module, batch_dim: BatchDim) -> None:
-    known = inspect.signature(net.forward).parameters
-    if not isinstance(batch_dim, Mapping) or any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        return
-    unknown = [name for name in batch_dim if name not in known]
-    if unknown:
-        raise SuperposeError(
-            f"batch_dim: forward of {type(net).__name__} has no argument {unknown[0]!r}; it has "
-            f"{', '.join(known)}"
-        )
-
-
-def _check_attributes(net: nn.Module, kind: type[Superposed]) -> None:
-    if "forward" in vars(net):
-        raise SuperposeError(
-            f"{type(net).__name__} has a forward set on it, which would run instead of that of the "
-            "superposed model: remove it, or put the network inside a module of its own"
-        )
-    own = [name for name in {**vars(Superposed), **vars(kind)} if not name.startswith("_")]
-    taken = [name for name in own if hasattr(net, name) and not hasattr(nn.Module, name)]
-    if taken:
-        raise SuperposeError(
-            f"{type(net).__name__} already has {taken[0]!r}, which a superposed model needs: "
-            "rename it, or put the network inside a module of its own"
-        )
-    if "task" in inspect.signature(net.forward).parameters:
-        raise SuperposeError(
-            f"forward of {type(net).__name__} takes a task of its own, which would never reach it: "
-            "rename that argument, or put the network inside a module of its own"
         )

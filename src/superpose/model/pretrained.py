@@ -5,26 +5,45 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 from weakref import WeakSet
 
+import torch
 from torch import nn
+
+from superpose.nn.view import viewing
 
 _told_of_saving: WeakSet[nn.Module] = WeakSet()
 """Models that were told that `from_pretrained` cannot read them."""
 
 
 def generating(plain: Any) -> Callable[..., Any]:
-    """`generate` of transformers, whose encoder, if it has one, is told the task too."""
+    """`generate` of transformers. A view that is one for all tokens is made once.
+
+    With several beams, or texts, for each row, these have the task of their row. In a model with an
+    encoder, which sees the rows once, all rows have to have one task then.
+    """
 
     @functools.wraps(plain.generate)
-    def generate(self: Any, *inputs: Any, **options: Any) -> Any:
-        task = options.get("task")
-        with nullcontext() if task is None else self.task(task):
+    def generate(self: Any, *inputs: Any, task: Any = None, **options: Any) -> Any:
+        ids = self._ids(task)
+        if not isinstance(ids, int):
+            ids = [one for one in ids for _ in range(_rows_each(self, options))]
+            if self.mixed == "grouped":
+                names = self.superposition
+                with self.task([names.name_of(one) for one in ids]):
+                    return plain.generate(self, *inputs, **options)
+        with torch.no_grad(), viewing(self.view_of(ids), self.superposition.home):
             return plain.generate(self, *inputs, **options)
 
     return generate
+
+
+def _rows_each(model: Any, options: dict[str, Any]) -> int:
+    """How many rows of a batch `generate` makes of each that it is given."""
+    config = options.get("generation_config") or model.generation_config
+    counts = (options.get(n) or getattr(config, n, None) or 1 for n in ("num_beams", "num_return_sequences"))
+    return int(max(counts))
 
 
 def saving(plain: Any) -> Callable[..., Any]:

@@ -47,6 +47,11 @@ def flatten(value: Any) -> tuple[list[Tensor], list[Any], Rebuild]:
     return tensors, rest, rebuild
 
 
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors of a tree, without those inside objects such as caches."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
 def objects(value: Any) -> list[Any]:
     """The leaves that are no tensors and that a pass may write to, such as caches."""
     return [

@@ -1,10 +1,10 @@
-"""What a superposed model knows of its tasks: their names, and the numbers in their keys."""
+"""Tasks: their names, and the numbers in their keys."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,37 +12,32 @@ from torch import Tensor
 
 from superpose.cost import Size
 from superpose.errors import SuperposeError
-from superpose.model.ways import Way
-from superpose.nn.convert import Conversion
+from superpose.nn.options import Options
 from superpose.nn.patterns import FamilyByLayer, several_families
+from superpose.nn.view import Home, Ids
 
 Name = int | str
-Task = Name | Sequence[Name] | Sequence[Sequence[Name]] | Tensor
-Ids = int | list[int] | tuple[list[int]]  # of a task, of one per row, of one per token of one row
+Task = Name | Sequence[Name] | Tensor
 WHOLE = (int, np.integer)
 
 
 @dataclass
 class Superposition:
-    """What a superposed model knows of its tasks: all of it goes into a checkpoint."""
+    """What a superposed model knows of its tasks: all of it goes into a file."""
 
     family: FamilyByLayer
     seed: int
     names: dict[Name, int]  # what users call a task → the number in its keys
-    conversion: Conversion
+    options: Options
     plain_size: Size
+    home: Home
     spent: int = 0  # numbers below it were given out once: no context is used twice
-    ways: dict[Any, Way] = field(default_factory=dict, compare=False)  # of mixed batches
-    held: frozenset[str] = frozenset()  # parameters that are frozen as part of a base
+    held: frozenset[str] = frozenset()  # parameters that superposing froze
+    returned: Any = 0  # where the rows are in what the network returns
 
     def __post_init__(self) -> None:
         """Ask once, not at every forward pass."""
         self.complex_valued = several_families(self.family)[0].complex_valued
-
-    @property
-    def knows_direct(self) -> bool:
-        """Whether all kinds of mixed batches that were run so far are direct."""
-        return bool(self.ways) and all(found.name == "direct" for found in self.ways.values())
 
     def meaning(self) -> dict[str, Any]:
         """What the tensors of a state depend on: family, seed, and the names of tasks."""
@@ -70,44 +65,49 @@ class Superposition:
         return found
 
     def ids(self, task: Any) -> Ids:
-        """The numbers of a task, of one task per row (rows,) or per token (1, tokens), checked."""
+        """The number of a task, or a list with that of each row."""
         if isinstance(task, (Tensor, np.ndarray)):
             task = task.tolist()
+        if task.__class__ is list:  # quickly, if all of them are names
+            names = self.names
+            known = [names.get(one, -1) if one.__class__ in (int, str) else -1 for one in task]
+            if known and -1 not in known:
+                return known
         if isinstance(task, (str, *WHOLE)):
-            return self._id(task)
-        rows = _listed(task)
-        tokens = _listed(rows[0]) if len(rows) == 1 else []
-        each = tokens or rows
-        if not each or not all(isinstance(one, (str, *WHOLE)) for one in each):
+            return self._number(task)
+        rows = list(task) if isinstance(task, (list, tuple, range)) else []
+        if not rows or not all(isinstance(one, (str, *WHOLE)) for one in rows):
             raise SuperposeError(
-                f"task={task!r}: give a task's name or number, one per row, or one per token of a "
-                "single row, as [[…]] or a tensor (1, tokens)"
+                f"task={task!r}: give a task's name or number, or a list or tensor with one for "
+                "each row"
             )
-        known = {one: self._id(one) for one in set(each)}
-        numbers = [known[one] for one in each]
-        return (numbers,) if tokens else numbers
+        return [self._number(one) for one in rows]
 
     def number(self, task: Any) -> int:
-        """The number of one task, checked."""
+        """The number of one task."""
         found = self.ids(task)
         if not isinstance(found, int):
             raise SuperposeError(f"task={task!r}: give one task, by its name or number")
         return found
 
-    def _id(self, task: Any) -> int:
-        """A name's number; a number that names no task is that of a task with another name."""
+    def name_of(self, number: int) -> Name:
+        """The name of a task."""
+        return next(name for name, known in self.names.items() if known == number)
+
+    def _number(self, task: Any) -> int:
+        """A number that names no task is that of a task with a text as name, if no name is a number."""
         if not isinstance(task, bool):
             if task in self.names:
                 return self.names[task]
-            texts = (number for name, number in self.names.items() if isinstance(name, str))
-            if not isinstance(task, str) and task in texts:
-                return int(task)
+            if isinstance(task, WHOLE) and not any(isinstance(n, int) for n in self.names):
+                if task in self.names.values():
+                    return int(task)
         known = list(self.names)
         shown = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
         raise SuperposeError(f"unknown task {task!r}: the {len(known)} known ones are {shown}")
 
 
-def several(option: str, names: Iterable[str]) -> tuple[str, ...]:
+def several(option: str, names: Iterable[Any]) -> tuple[Any, ...]:
     """The names that an option was given; one text is not several."""
     if isinstance(names, str):
         raise SuperposeError(f"{option}={names!r}: give several names, as in [{names!r}]")
@@ -123,7 +123,7 @@ def labels_of(tasks: Any) -> list[Name]:
             f"tasks={tasks!r}: give a number of tasks, or names, as in ['cats', 'dogs']"
         )
     labels: list[Name] = []
-    labels += range(tasks) if isinstance(tasks, WHOLE) else several("tasks", tasks)
+    labels += range(int(tasks)) if isinstance(tasks, WHOLE) else several("tasks", tasks)
     check_names(labels)
     return labels
 
@@ -140,8 +140,3 @@ def check_names(names: Sequence[Name]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise SuperposeError(f"two tasks cannot both be called {name!r}: choose another name")
-
-
-def _listed(several: Any) -> list[Any]:
-    """What a list, or anything like it, has in it; a name and a number have nothing."""
-    return list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []

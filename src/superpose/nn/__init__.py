@@ -1,72 +1,31 @@
 """The layers themselves: plain PyTorch layers with a context, or private tensors, for each task."""
 
-from superpose.nn.attention import MultiheadAttention
-from superpose.nn.complex import (
-    ComplexBatchNorm,
-    ComplexConv2d,
-    ComplexLinear,
-    Split,
-    SplitReLU,
-)
-from superpose.nn.conv import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-)
-from superpose.nn.layer import Layer
-from superpose.nn.linear import Embedding, Linear
-from superpose.nn.norm import (
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    GroupNorm,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
-    LayerNorm,
-    RMSNorm,
-    SyncBatchNorm,
-)
+from superpose.nn import convert as _convert  # noqa: F401 (it registers the forms of PyTorch's layers)
+from superpose.nn.complex import ComplexBatchNorm, Split, SplitReLU
+from superpose.nn.kinds import Kind
+from superpose.nn.layer import Bound, Layer, Met
+from superpose.nn.layout import Along, Kernel, Layout
+from superpose.nn.options import Options
 from superpose.nn.quantised import is_base
-from superpose.nn.recurrent import GRU, LSTM, RNN
 from superpose.nn.registry import register
-from superpose.nn.selection import Selection
 from superpose.nn.statistics import Statistics
+from superpose.nn.view import LayerView, View
 
 __all__ = [
-    "GRU",
-    "LSTM",
-    "RNN",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "BatchNorm3d",
+    "Along",
+    "Bound",
     "ComplexBatchNorm",
-    "ComplexConv2d",
-    "ComplexLinear",
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-    "Embedding",
-    "GroupNorm",
-    "InstanceNorm1d",
-    "InstanceNorm2d",
-    "InstanceNorm3d",
+    "Kernel",
+    "Kind",
     "Layer",
-    "LayerNorm",
-    "Linear",
-    "MultiheadAttention",
-    "RMSNorm",
-    "Selection",
+    "LayerView",
+    "Layout",
+    "Met",
+    "Options",
     "Split",
     "SplitReLU",
     "Statistics",
-    "SyncBatchNorm",
+    "View",
     "is_base",
     "register",
 ]

@@ -11,14 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from superpose import functional, keys
-from superpose.contexts import Family
 from superpose.errors import SuperposeError
 from superpose.keys import Key
-from superpose.nn.conv import Conv2d
-from superpose.nn.linear import Linear
-from superpose.nn.norm import ChannelNorm
-from superpose.nn.plain import computes_as
-from superpose.nn.registry import declaration
+from superpose.nn.registry import computes_as, computes_by_class, declaration
 
 SPLIT = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
@@ -133,42 +128,6 @@ class ComplexBatchNorm(nn.Module):
         return functional.complex_batch_norm(x, batch_mean, batch_covariance, weight, bias)
 
 
-class SuperposedComplexBatchNorm(ChannelNorm, ComplexBatchNorm):
-    """Complex batch norm for each task."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """As the plain layer does, with the task's tensors."""
-        selected, rows = self.selected()
-        own = self.own(selected, *TENSORS)
-        if rows is not None:
-            self.check_rows(input, rows)
-        return self.normalise(input, *own)
-
-
-class ComplexLinear(Linear):
-    """A linear layer with complex weights and a complex context for each task.
-
-    >>> ComplexLinear(8, 3)(torch.ones(2, 8), task=1).dtype
-    torch.complex64
-    """
-
-    def __init__(self, *arguments: Any, family: str | Family = "complex", **options: Any) -> None:
-        super().__init__(*arguments, family=family, **options)
-        make_complex(self, self.contexts["weight"].seed, self.path)
-
-
-class ComplexConv2d(Conv2d):
-    """A convolution with complex weights and a complex context for each task.
-
-    >>> ComplexConv2d(3, 8, 3)(torch.ones(2, 3, 5, 5), task=1).dtype
-    torch.complex64
-    """
-
-    def __init__(self, *arguments: Any, family: str | Family = "complex", **options: Any) -> None:
-        super().__init__(*arguments, family=family, **options)
-        make_complex(self, self.contexts["weight"].seed, self.path)
-
-
 def make_complex(layer: Any, seed: int, name: str) -> None:
     """Give the weight's entries random phases at their old sizes; make the bias complex."""
     weight = layer.weight.detach()
@@ -223,11 +182,13 @@ def _has_complex_weight(module: nn.Module) -> bool:
     found = declaration(module)
     if found is None or isinstance(found.form, Mapping):
         return False
-    return found.form.has_complex_form and computes_as(module, found.kind)
+    same = computes_as(module, found.kind) and computes_by_class(module)
+    return found.form.has_complex_form and same
 
 
 def _is_one_of(kinds: tuple[type[nn.Module], ...], module: nn.Module) -> bool:
-    return any(isinstance(module, kind) and computes_as(module, kind) for kind in kinds)
+    same = (isinstance(module, kind) and computes_as(module, kind) for kind in kinds)
+    return any(same) and computes_by_class(module)
 
 
 def _complex_norm(module: Any) -> ComplexBatchNorm:

@@ -1,289 +1,347 @@
-"""What every superposed layer shares: its contexts, its private tensors, and their choice."""
+"""A superposed layer: the plain layer, whose tensors, when they are read, are those of the task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from superpose.contexts import Family, LayerContext
-from superpose.contexts.base import Drawn
+from superpose.contexts import LayerContext
 from superpose.errors import SuperposeError
-from superpose.nn import additions, reading, rows
-from superpose.nn.additions import CONTEXT, MEAN, added_to
-from superpose.nn.binding import context_of
-from superpose.nn.centring import ROWS
-from superpose.nn.flat import Part
-from superpose.nn.gate import unmoved
-from superpose.nn.names import joined
-from superpose.nn.pairing import Pairing
-from superpose.nn.private import STATE, PrivateState
-from superpose.nn.quantised import full, is_quantised
-from superpose.nn.recomputing import current
-from superpose.nn.selection import (
-    Selected,
-    Selection,
-    TaskIds,
-    Tasks,
-    by_row,
-    outside,
-    whole_numbers,
-)
-from superpose.nn.statistics import Statistics
+from superpose.nn.layout import Layout
+from superpose.nn.names import inside
+from superpose.nn.quantised import full
+from superpose.nn.unreadable import Unreadable
+from superpose.nn.view import Home, LayerView, View, active, no_task, outside, viewing
+
+if TYPE_CHECKING:
+    from superpose.nn.kinds.kind import Acts
+    from superpose.nn.options import Options
 
 
-class Binding(NamedTuple):
-    """How the weights of a layer are bound: the options of `superpose` that its product needs."""
+class Bound(NamedTuple):
+    """A weight that is bound: its contexts, and where its inputs lie."""
 
-    base: bool = False
-    frozen: tuple[str, ...] = ()  # weights that stay as they are, by their names in the network
-    centre: str | None = None
+    context: LayerContext
+    layout: Layout
+
+    @property
+    def grouped(self) -> bool:
+        """Whether there are several groups, each with a context of its own."""
+        return self.context.groups > 1
 
 
 class Layer(nn.Module):
-    """A mixin: a plain layer that looks up its context and private tensors for the active task.
+    """f(x; W₀ + W·C(k) + Bₖ·Aₖ, bₖ), whatever f the plain layer computes.
 
-    `contexts` has an entry for each weight that is bound, `private` one for each tensor that every
-    task has for itself. `bases` may have what all tasks have in common of a bound weight, which is
-    W₀ + W C(k) then, and `guides` a matrix that its gradient is multiplied by. `centre` says
-    whether the mean is taken out of what is bound, and `rank` how many directions each task has for
-    itself. `batch_dim` is where the rows of a batch are, first unless it is said. With a `pairing`,
-    a bound weight is that of another layer for each task.
-
-    A class says of its layers whether they have weights to bind, whether what they give is linear
-    in what they are given (so that packing can solve for them, and projection guide them), whether
-    their weights may be complex, whether the mean of their inputs is a shift of their bias (so that
-    a task's own can be taken out), and what `convert` sets on them.
+    A class made of a form and the plain class; `register` gives modules of other classes the
+    forms below, or a subclass of this one. Rows of many tasks are computed by mapping the pass of
+    one row over the rows (`by_row`, which a form may do more quickly), or task by task where rows
+    of a task belong together (`runs_by_task`).
     """
 
-    binds_weights: ClassVar[bool] = True
-    is_linear_map: ClassVar[bool] = False
-    has_complex_form: ClassVar[bool] = False
-    has_input_mean: ClassVar[bool] = False
-    conversion_settings: ClassVar[tuple[str, ...]] = ()
+    binds: ClassVar[bool] = True  # whether its class has weights that could be bound
+    has_complex_form: ClassVar[bool] = False  # whether its weights may be complex numbers
+    one_by_one: ClassVar[bool] = False  # whether it always runs the tasks of a batch in turn
 
     path: str
     plain_class: type[nn.Module]
-    contexts: dict[str, LayerContext]
-    private: dict[str, Part]
-    bases: dict[str, Tensor] | nn.ParameterDict
-    guides: dict[str, Tensor]
-    centre: str | None
-    rank: int
-    input_statistics: Statistics | None  # that each task keeps of its inputs
-    batch_dim: int | None
-    pairing: Pairing | None
-    private_state: PrivateState  # of the whole model, in its last layer
+    home: Home
+    bound: dict[str, Bound]
+    private: tuple[str, ...]  # names of the plain layer's tensors that each task has for itself
+    row_dim: int | None  # where its rows are, if not first
+    acts: Acts  # which kinds of private tensors act where, on which weight
+    has_base: bool
 
-    # the plain layer of a task
-    read_out = reading.read_out
-    plain_tensors = reading.plain_tensors
-    plain_tensor = reading.plain_tensor
-    plain_with = reading.plain_with
-    plain_forward = reading.plain_forward
-    # rows of many tasks
-    product = rows.product
-    add_bias = rows.add_bias
-    spread = rows.spread
-    check_rows = rows.check_rows
+    SETTINGS: ClassVar[tuple[str, ...]] = (
+        "path", "plain_class", "home", "bound", "private", "row_dim", "acts", "has_base",
+    )  # fmt: skip
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        name = type(self).__name__
-        raise SuperposeError(
-            f"{name} has tensors for each task, which only a superposed model knows: superpose() a "
-            f"network that has an nn.{name} in it"
-        )
+    # what a form declares
 
-    # what a class declares
+    @classmethod
+    def layouts(cls, module: nn.Module, options: Options) -> dict[str, Layout]:
+        """For each weight of the plain module that can be bound, where its inputs lie."""
+        return {}
 
-    def bound(self) -> dict[str, tuple[int, int]]:
-        """For each weight that can be bound: its number of inputs, and of groups."""
-        raise NotImplementedError
-
-    def to_matrix(self, name: str, weight: Tensor) -> Tensor:
-        """A bound weight as (outputs, inputs), or (groups, outputs, inputs) if there are groups."""
-        raise NotImplementedError
-
-    def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
-        """The inverse of `to_matrix`."""
-        raise NotImplementedError
-
-    def dims_of_inputs(self, name: str) -> tuple[int, ...]:
-        """The dimensions of a bound weight that belong to one output: all but the first."""
-        return tuple(range(1, self.stored(name).ndim))
-
-    def running_statistics(self) -> list[str]:
-        """Buffers that it changes as it learns; those of most layers are constants."""
+    @classmethod
+    def statistics(cls, module: nn.Module) -> list[str]:
+        """Names of buffers that the plain module changes as it learns."""
         return []
 
+    def input_features(self, name: str) -> int:
+        """How many numbers the mean of a bound weight's input has; 0 if it has no one input."""
+        return 0
+
     def features_last(self, x: Tensor) -> Tensor:
-        """What the layer is given, as (rows, …, M)."""
+        """The input as (rows, …, features)."""
         return x if x.ndim > 1 else x.unsqueeze(0)
 
-    def input_features(self, name: str) -> int:
-        """How many numbers the mean of a weight's inputs has."""
-        return self.contexts[name].dim
+    def is_linear_map(self, name: str) -> bool:
+        """Whether the layer gives W x + b of what `inputs_of` tells, so that W can be solved for."""
+        return False
 
-    def mean_inputs(self, mean: Tensor) -> Tensor:
-        """The mean, as an input that is bound; groups apart if there are several."""
-        return mean
+    def inputs_of(self, name: str, plain: Any, inputs: Any, options: Any, seed: int) -> list[Met]:
+        """What a call of the plain module multiplies a bound weight with.
 
-    def summed(self, response: Tensor) -> Tensor:
-        """Outputs of what `to_matrix` gives, as those of the layer."""
-        return response
-
-    # conversion
-
-    def superpose(
-        self,
-        plain_class: type[nn.Module],
-        path: str,
-        family: Family | None,
-        seed: int,
-        batch_dim: int | None = None,
-        binding: Binding = Binding(),  # noqa: B008 (it cannot be changed)
-    ) -> None:
-        """Give the layer its name in the network and, if a family is given, its contexts.
-
-        With a base, which is the plain weight, what is bound is the change from it: nothing yet.
+        Of places of an image some are drawn, by the seed.
         """
-        self.plain_class = plain_class
-        self.path = path
-        self.batch_dim = batch_dim
-        self.contexts = {}
-        self.private = {}
-        self.bases = {}
-        self.guides = {}
-        self.pairing = None
-        self.centre = binding.centre if binding.centre == ROWS else None
-        self.rank = 0
-        self.input_statistics = None
-        if family is None:
+        raise NotImplementedError
+
+    @property
+    def called(self) -> str:
+        """The module whose call shows these inputs: itself, if it is ever called."""
+        return self.path
+
+    def runs_by_task(self) -> bool:
+        """Whether the rows of each task have to be computed together, as in a batch norm."""
+        return self.one_by_one or (self.training and any(n in self._buffers for n in self.private))
+
+    def may_run_by_task(self) -> bool:
+        """Whether it could have to, or take note of inputs, in some mode."""
+        statistics = any(name in self._buffers for name in self.private)
+        norm = type(self).runs_by_task is not Layer.runs_by_task
+        return self.one_by_one or statistics or norm or bool(self.acts.note)
+
+    # a pass
+
+    def own(self) -> tuple[LayerView, Tensor | None]:
+        """Contexts and private tensors of the active task, or of each row's, and the rows."""
+        view = active.view
+        if view is not None and active.home is self.home and self.path in view.layers:
+            return view.layers[self.path], view.rows
+        own = outside(self.home, self.path)
+        if own is None:
+            raise no_task(self.path)
+        return own, None
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """The plain layer's forward pass, on the tensors of the task."""
+        own, rows = self.own()
+        if rows is not None:
+            by_row = self.by_task if self.runs_by_task() else self.by_row
+            return by_row(own, rows, *inputs, **options)
+        y = super().forward(*inputs, **options)
+        if self.training and self.acts.note:
+            self.note(own, inputs[0] if inputs else next(iter(options.values())))
+        return y
+
+    def note(self, own: LayerView, x: Tensor, rows: Tensor | None = None) -> None:
+        """Let kinds of private tensors take note of the input, each task of its own rows."""
+        if active.again or not x.numel():
             return
-        for name, (dim, groups) in self.bound().items():
-            if joined(path, name) in binding.frozen:
+        front = self.features_last(x)
+        for kind, name in self.acts.note:
+            if rows is None:
+                kind.note(self, own, name, front)
                 continue
-            key = joined(path, f"change.{name}" if binding.base else name)
-            self.contexts[name] = LayerContext(family, seed, key, dim, groups)
-            if isinstance(family, Drawn) and family.learnable:
-                additions.add(self, name, CONTEXT)
-        if binding.base and self.contexts:
-            self._keep_base()
+            for slot, one in enumerate(own.each):
+                index = (rows == slot).nonzero()[:, 0]
+                kind.note(self, one, name, front.index_select(self.rows_in(front, rows), index))
 
-    def _keep_base(self) -> None:
-        """The weights stay where they are as a base; the change from them starts at zero."""
-        own = {name: self.stored(name) for name in self.contexts}
-        for name, weight in own.items():
-            zeros = torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device)
-            setattr(self, name, nn.Parameter(zeros))
-        self.bases = nn.ParameterDict(own)
+    def by_row(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Any:
+        """The pass of one row, mapped over the rows."""
+        layers = self._layers_inside()
+        if any(one.each for one in layers.values()):  # rows of a task belong together in there
+            return self.by_task(own, rows, *inputs, **options)
+        leaves, tree = tree_flatten((inputs, options))
+        dims = self.rows_given(leaves, rows)
+        home, dim = self.home, self.row_dim or 0
 
-    def unbound(self) -> list[str]:
-        """What no context binds: biases, scales, statistics."""
-        own = [name for name, _ in self.named_parameters(recurse=False)]
-        return [name for name in (*own, *self.running_statistics()) if name not in self.contexts]
+        def alone(layers: dict[str, LayerView], *row: Any) -> Any:
+            given = [x if d is None else x.unsqueeze(d) for x, d in zip(row, dims, strict=True)]
+            inputs, options = tree_unflatten(given, tree)
+            with viewing(View(layers), home, active.again):
+                y = super(Layer, self).forward(*inputs, **options)
+            return tree_map(lambda t: t.squeeze(dim) if isinstance(t, Tensor) else t, y)
 
-    def make_private(self, names: Iterable[str]) -> None:
-        """Let each task have its own of these tensors."""
-        self.private |= {name: Part.like(self, name) for name in names}
+        mapped = torch.vmap(alone, (0, *dims), dim, randomness="different")
+        return mapped(layers, *leaves)
 
-    def template(self, name: str) -> Tensor:
-        """What a task starts from: the layer's own tensor, or that of an addition."""
-        added = added_to(self, name)
-        if added is not None:
-            return additions.start(self, *added)
-        return full(self.stored(name))
+    def by_task(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Any:
+        """The rows of each task together, put back where they were."""
+        leaves, tree = tree_flatten((inputs, options))
+        dims = self.rows_given(leaves, rows)
+        views, places, parts = self._layers_inside(), [], []
+        for slot in range(len(own.each)):
+            index = (rows == slot).nonzero()[:, 0]
+            some = [x if d is None else x.index_select(d, index) for x, d in zip(leaves, dims, strict=True)]
+            inputs, options = tree_unflatten(some, tree)
+            view = View({path: one.each[slot] for path, one in views.items()})
+            with viewing(view, self.home, active.again):
+                parts.append(tree_flatten(self.forward(*inputs, **options)))
+            places.append(index)
+        order = torch.cat(places).argsort()
+        columns = zip(*(found for found, _ in parts), strict=True)
+        whole = [
+            torch.cat(column, d).index_select(d, order) if isinstance(column[0], Tensor) else column[0]
+            for d, column in zip(self.rows_returned(parts[0][0]), columns, strict=True)
+        ]
+        return tree_unflatten(whole, parts[0][1])
+
+    def _layers_inside(self) -> dict[str, LayerView]:
+        """The views of this layer and of those inside it."""
+        assert active.view is not None
+        own = [self.path]
+        return {p: one for p, one in active.view.layers.items() if not self.path or inside(p, own)}
+
+    # where the rows of a mixed batch are
+
+    def rows_given(self, leaves: Sequence[Any], rows: Tensor) -> list[int | None]:
+        """The dimension of the rows in each tensor that the layer is given."""
+        return [self.rows_in(x, rows) if isinstance(x, Tensor) else None for x in leaves]
+
+    def rows_returned(self, leaves: Sequence[Any]) -> list[int]:
+        """The dimension of the rows in each tensor that it returns."""
+        return [self.row_dim or 0 for _ in leaves]
+
+    def rows_in(self, x: Tensor, rows: Tensor, features: int = 1) -> int:
+        """The dimension of the rows, before the features: a batch (rows, features) has them first."""
+        dim = max(0, min(self.row_dim or 0, x.ndim - 1 - features))
+        if x.ndim < 1 + features or x.shape[dim] != len(rows):
+            raise self.not_direct(f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows")
+        return dim
+
+    def not_direct(self, why: str) -> SuperposeError:
+        """The error of a direct batch that is none."""
+        return SuperposeError(
+            f"layer {self.path!r} {why}: this network's mixed batches are computed grouped, "
+            "model.mixed = 'grouped'"
+        )
+
+    # its tensors
+
+    def stored(self, name: str) -> Any:
+        """The layer's own tensor: W of a bound weight, what tasks start from of a private one."""
+        for kept in (self._parameters, self._buffers):
+            if name in kept:
+                return kept[name]
+        return vars(self).get(name)
+
+    def base(self, name: str) -> Tensor | None:
+        """W₀."""
+        bases = self._modules.get("bases")
+        return None if bases is None else bases._parameters.get(name)
+
+    def read(self, name: str, own: LayerView) -> Any:
+        """W₀ + W·C(k) + Bₖ·Aₖ, or bₖ − W·C(k)·μₖ, or whatever the task has under this name."""
+        if name in self.bound:
+            base = self.base(name)
+            if name not in own.contexts:  # the task has not begun, and is its base
+                return base
+            change = self.bound_weight(own, name)
+            return change if base is None else full(base) + change
+        tensor = own.tensors[name] if name in own.tensors else self.stored(name)
+        if name == "bias" and own.contexts:
+            for kind, weight in self.acts.bias:
+                tensor = kind.bias(self, own, weight, tensor)
+        return tensor
+
+    def bound_weight(self, own: LayerView, name: str) -> Tensor:
+        """W·C(k) + Bₖ·Aₖ, in the shape of W."""
+        bound, context = self.bound[name], own.contexts[name]
+        matrix = bound.layout.to_matrix(full(self.stored(name)))
+        matrix = (context.by_row() if bound.grouped else context).bind_weight(matrix)
+        for kind, weight in self.acts.matrix:
+            if weight == name:
+                matrix = kind.matrix(own, name, matrix)
+        return opened(bound.layout.from_matrix(matrix), own.gate)
+
+    def response(self, own: LayerView, name: str, mean: Tensor) -> Tensor:
+        """W·C(k)·μ."""
+        (bound, layout), context = self.bound[name], own.contexts[name]
+        matrix, x = layout.to_matrix(full(self.stored(name))), layout.spread_mean(mean)
+        if bound.groups == 1:
+            y = context.bind(x) @ matrix.mT
+        else:
+            y = (context.by_row().bind(x.unsqueeze(-2)) @ matrix.mT).flatten(-3)
+        return opened(layout.sum_response(y), own.gate)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A module that sets a tensor of the task anew, not in place, writes to the task's."""
+        private = self.__dict__.get("private", ())
+        if name not in private or not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
+            super().__setattr__(name, value)
+            return
+        own = _view_of(self)
+        if own is None:
+            super().__setattr__(name, value)  # the start of all tasks, which `train()` refuses
+        elif active.view is not None and active.view.rows is not None:
+            raise self.not_direct(f"sets {name!r}, which each task has for itself")
+        else:
+            own.tensors[name].detach().copy_(value.detach())
 
     def unsuperpose(self) -> None:
         """Become the plain layer again."""
-        for name, part in self.private.items():
-            if added_to(self, name) is None:
-                if is_quantised(self.stored(name)):
-                    setattr(self, name, nn.Parameter(part.template().clone()))
-                getattr(self, name).requires_grad_(part.trained)
+        self._modules.pop("bases", None)
         plain = self.plain_class
-        own = "path plain_class contexts private bases guides centre rank batch_dim pairing"
-        own += " input_statistics"
-        for name in (*own.split(), *self.conversion_settings):
-            delattr(self, name)
-        self._modules.pop(STATE, None)
+        for name in self.SETTINGS:
+            self.__dict__.pop(name, None)
         self.__class__ = plain  # type: ignore[assignment]
 
-    # its tensors, as they are stored
 
-    def stored(self, name: str) -> Any:
-        """The layer's own tensor, as it stands: not what the active task has of it."""
-        own = reading.holder(self, name)
-        return getattr(self, name) if own is None else own[name]  # computed by a parametrization
+class Met(NamedTuple):
+    """Some outputs of a bound weight, and the inputs (groups, rows, features) they multiply."""
 
-    def real_like(self, name: str) -> Tensor:
-        """A bound weight, or its real part."""
-        weight: Tensor = self.stored(name)
-        return weight.real if weight.is_complex() else weight
-
-    def weight_like(self) -> Tensor | None:
-        """The first bound weight, for its type and device."""
-        return next((self.real_like(name) for name in self.contexts), None)
-
-    def slot(self, task: int) -> Layer:
-        """The layer in whose weight this one's is kept for a task: itself without a pairing."""
-        return self if self.pairing is None else self.pairing.slot(self, task)
-
-    # what it uses for a task
-
-    def select(
-        self, tasks: Tasks, own: dict[str, Tensor], closed: Tensor | None = None
-    ) -> Selected:
-        """The contexts of these tasks, their private tensors, and bound weights kept elsewhere."""
-        changes = {name + CONTEXT for name in self.contexts}
-        learned = {
-            n: unmoved(own[n + CONTEXT], closed) for n in self.contexts if n + CONTEXT in own
-        }
-        contexts = {
-            name: context_of(self, name, learned.get(name), tasks) for name in self.contexts
-        }
-        private = {n: tensor for n, tensor in own.items() if n not in changes}
-        # a running mean goes on while the pass, and its gradient, have the old
-        means = {n: own[n + MEAN].clone() for n in self.contexts if n + MEAN in own}
-        if self.pairing is not None:
-            for name in self.contexts:
-                weights = [full(self.slot(task).stored(name)) for task in tasks.unique]
-                private[name] = by_row(weights, tasks.row)
-        return Selected(contexts, private, means, () if closed is None else (closed,))
-
-    def selected(self, task: TaskIds | None = None) -> tuple[Selected, int | None]:
-        """What this layer uses now, and the number of rows if each has a task of its own.
-
-        Inside a superposed model that is decided by the model; a layer used by itself is told.
-        """
-        if task is not None:
-            weight = self.weight_like()
-            assert weight is not None
-            tasks = Tasks.of(whole_numbers(task), weight.device)
-            return self.select(tasks, {}), None if tasks.row is None else len(tasks.row)
-        selection: Selection | None = current(self)
-        alone = outside.get()(self) if selection is None else None
-        if alone is not None:
-            return alone, None
-        if selection is None or self.path not in selection.layers:
-            raise SuperposeError(
-                f"no task is active for layer {self.path!r}: call model(x, task=…), or wrap the "
-                "call in `with model.task(…):`, with one task where a part of the model is called "
-                "by itself; torch.utils.checkpoint takes use_reentrant=False and "
-                "context_fn=superpose.same_task"
-            )
-        return selection.layers[self.path], selection.rows
+    outputs: slice
+    x: Tensor
 
 
-class MatrixLayout(Layer):
-    """Weights that are kept as (outputs, inputs)."""
+def opened(change: Tensor, gates: tuple[Tensor, ...]) -> Tensor:
+    """What W gives to the rows that it is open to; zero to the others."""
+    for gate in gates:
+        one = gate.view(gate.shape + (1,) * (change.ndim - gate.ndim))
+        change = torch.where(one, change, torch.zeros((), dtype=change.dtype, device=change.device))
+    return change
 
-    def to_matrix(self, name: str, weight: Tensor) -> Tensor:
-        """The weight itself."""
-        return weight
 
-    def from_matrix(self, name: str, matrix: Tensor) -> Tensor:
-        """The matrix itself."""
-        return matrix
+def _view_of(layer: Layer) -> LayerView | None:
+    """What a layer has of the task that is active, or was chosen; None if there is no such task."""
+    view = active.view
+    if view is not None and active.home is layer.home:
+        return view.layers.get(layer.path)
+    return outside(layer.home, layer.path)
+
+
+def of_task(name: str) -> property:
+    """A layer's tensor: of the active task, or, while there is none, as it is stored."""
+
+    def get(layer: Any) -> Any:
+        own = _view_of(layer)
+        if own is None:
+            return layer.stored(name)
+        view = active.view
+        if view is not None and view.rows is not None and active.home is layer.home:
+            stored = layer.stored(name)
+            return None if stored is None else Unreadable.of(stored, layer.path, name)
+        return layer.read(name, own)
+
+    def put(layer: Any, value: Any) -> None:
+        vars(layer)[name] = value
+
+    return property(get, put)
+
+
+@functools.cache
+def layer_class(form: Any, plain: Any, names: tuple[str, ...]) -> Any:
+    """The class of a layer of this form, a `plain` in all that the form leaves open.
+
+    Tensors of these names are those of the active task.
+    """
+    members = {name: of_task(name) for name in names}
+    members |= {"_made_of": (form, plain, names), "__reduce__": _reduce}
+    return type(plain.__name__, (form, plain), members)
+
+
+def _reduce(layer: Any) -> Any:
+    return empty_layer, type(layer)._made_of, layer.__getstate__()
+
+
+def empty_layer(*parts: Any) -> Any:
+    """An instance of a made class, for pickles, which cannot name it."""
+    made = layer_class(*parts)
+    return made.__new__(made)

@@ -1,223 +1,386 @@
-"""Private tensors: what every task of a model has for itself."""
+"""Private tensors: all numbers of a type that a task has for itself, of which layers see views.
+
+A task that has learned nothing shares the memory of the start, copy on write, so it costs little
+more than its name, and the number of tensors grows with the tasks, not with tasks × layers. Each
+task's flat tensor is a parameter of its own: an optimiser that was made once trains every task, and
+does not move those that were not in the batch, whose parameters have no gradient.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+import copy
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
-from superpose.nn.flat import LEARNED, RECOGNITION, WRITTEN, Group, Part, is_sharded
-from superpose.nn.selection import Tasks, by_row
-from superpose.nn.steps import noticed, watch
+from superpose.nn.names import joined
 
 if TYPE_CHECKING:
     from superpose.nn.layer import Layer
 
-STATE = "private_state"  # the last layer has it: a container runs all that is put into it
+STATE = "private_state"  # its name in the model
+BEGUN = "begun"  # the marker in a state: the numbers of the tasks that have begun
+TRAINED, RANK, FROZEN, STATISTICS, RECOGNITION = "trained", "rank", "frozen", "statistics", "recognition"
+WRITTEN = (STATISTICS, RECOGNITION)  # by layers, not by an optimiser
 
 
-class PrivateState(nn.Module):
-    """What all tasks of a model have for themselves.
+class Slot(NamedTuple):
+    """One private tensor of a layer: its flat tensor, and what tasks start from.
 
-    It is a module inside the last superposed layer, so that a state is loaded after those of all
-    layers, which it starts from, and no container has more modules than the plain one.
+    `added` says that the plain layer has no such tensor.
     """
 
-    def __init__(self, layers: Iterable[Layer]) -> None:
+    path: str
+    name: str
+    flat: str
+    start: Tensor
+    added: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """Its name in the plain network."""
+        return joined(self.path, self.name)
+
+
+class Flats(nn.Module):
+    """The flat tensors of all tasks, of one kind and type of number."""
+
+    start: Tensor
+
+    def __init__(self, kind: str, slots: list[Slot], begun: set[int] | None) -> None:
         super().__init__()
-        self.begun: set[int] = set()  # tasks of which the mark was seen
-        self.names: dict[int | str, int] = {}  # of tasks: the model's own table
-        self.ran: dict[int, bool] = {}  # tasks that ran with gradients: since the last step?
-        self.left_out: dict[int, int] = {}  # steps of optimisers that had not the task's tensors
-        layers = list(layers)
-        alike: dict[tuple[str, torch.dtype, torch.device], list[Part]] = {}
-        own = [part for layer in layers for part in layer.private.values()]
-        for part in sorted(own, key=lambda part: part.path):  # not as layers were registered
-            template = part.template()
-            alike.setdefault((part.kind, template.dtype, template.device), []).append(part)
-        for (kind, _, _), parts in alike.items():
-            same_kind = sum(name.startswith(kind) for name in self._modules)
-            name = f"{kind}_{same_kind + 1}" if same_kind else kind
-            self.register_module(name, Group(kind, parts))
-        self.mark = next((part for part in own if part.marks_begin), None)
-        self.bound = [layer for layer in layers if layer.contexts]
-        self.counts = [part for part in own if part.counts_inputs]
-        self.centred: set[int] = set()  # tasks that were seen to have means, or warned of
-        watch(self)
+        self.kind, self.begun = kind, begun if kind != RECOGNITION else None
+        self.slots = [slot._replace(start=slot.start.new_empty(0)) for slot in slots]
+        self.places = [(slot.path, slot.name, slot.start.shape) for slot in slots]
+        self.sizes = [slot.start.numel() for slot in slots]
+        self.start = torch.cat([slot.start.detach().reshape(-1) for slot in slots])
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The flat tensor of each task, by its number."""
+        kept: Any = self._buffers if self.kind in WRITTEN else self._parameters
+        return kept  # type: ignore[no-any-return]
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each process has a part of every tensor."""
+        return any(map(is_sharded, self.own.values()))
+
+    def put(self, task: str, flat: Tensor, learns: bool = True) -> None:
+        """Make this the task's tensor; an optimiser that knows its parameter goes on knowing it."""
+        known = self.own.get(task)
+        if known is not None and torch._has_compatible_shallow_copy_type(known, flat):
+            known.data = flat
+        elif self.kind in WRITTEN:
+            self.own[task] = flat
+        else:
+            learns = known.requires_grad if known is not None else learns and self.kind != FROZEN
+            self.own[task] = nn.Parameter(flat, learns)
+
+    def split(self, flat: Tensor) -> dict[str, dict[str, Tensor]]:
+        """The tensors of all layers, by path and name, from (…, numbers)."""
+        found: dict[str, dict[str, Tensor]] = {}
+        lead = flat.shape[:-1]
+        parts = flat.split(self.sizes, -1)
+        for (path, name, shape), part in zip(self.places, parts, strict=True):
+            found.setdefault(path, {})[name] = part.view(lead + shape)
+        return found
+
+    def learned(self) -> list[str]:
+        """The tasks kept in states and files: with a base those that have begun, and any others
+        whose tensor is not, to the bit, the start."""
+        if self.sharded:
+            return list(self.own)  # processes could come to different answers
+        begun = self.begun or ()
+        return [
+            task
+            for task, flat in self.own.items()
+            if int(task) in begun or not (is_fresh(flat) or same(flat, self.start))
+        ]
+
+    def restart(self, start: Tensor) -> None:
+        """Let all tasks start from this."""
+        self.start = start
+        for task in list(self.own):
+            self.put(task, fresh(start))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """As for any module, but tasks that share the start's memory go on sharing it.
+
+        Statistics for recognition count rows, so they never have fewer bits than `float32`.
+        """
+        move = _wide(fn) if self.kind == RECOGNITION else fn
+        self.start = move(self.start)
+        order = dict(self.own)
+        shared = {} if self.start.is_shared() else {t: f for t, f in order.items() if is_fresh(f)}
+        for task in shared:
+            del self.own[task]
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        moved = dict(self.own)
+        self.own.clear()
+        self.own.update({task: moved.get(task, flat) for task, flat in order.items()})
+        for task in shared:
+            self.put(task, fresh(self.start))
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        for task in self.learned():
+            destination[f"{prefix}{task}"] = self.own[task] if keep_vars else self.own[task].detach()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Tensor],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Take what tasks learned; the others have the start."""
+        if self.sharded:  # all tasks are in the state, as in that of any module
+            lists = (missing_keys, unexpected_keys, error_msgs)
+            super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
+            return
+        given = {key[len(prefix) :]: t for key, t in state_dict.items() if key.startswith(prefix)}
+        for task, value in given.items():
+            if task not in self.own:
+                unexpected_keys.append(prefix + task)
+            elif value.shape != self.start.shape:
+                shapes = f"{tuple(value.shape)}, and {tuple(self.start.shape)} in the model"
+                error_msgs.append(f"size mismatch for {prefix}{task}: it is {shapes}")
+        for task, flat in self.own.items():
+            value = given.get(task, self.start)
+            value = value if value.shape == self.start.shape else self.start
+            if task in given or not is_fresh(flat):
+                with torch.no_grad():
+                    flat.copy_(value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles have no copy of what shares the start's memory."""
+        state, kept = dict(vars(self)), "_buffers" if self.kind in WRITTEN else "_parameters"
+        state[kept] = {t: None if is_fresh(flat) else flat for t, flat in self.own.items()}
+        return state | {"learns": {t: flat.requires_grad for t, flat in self.own.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        empty: dict[str, Any] = {"names": {}, "ran": {}, "left_out": {}}  # in older pickles
-        empty |= {"bound": [], "counts": [], "centred": set()}
-        super().__setstate__(empty | state)  # type: ignore[no-untyped-call]
-        watch(self)
+        learns = state.pop("learns")
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if not self.start.is_shared():  # memory that torch.load made cannot be copied on write
+            self.start = self.start.clone()
+        own = dict(self.own)
+        self.own.clear()
+        for task, flat in own.items():
+            if flat is None:
+                self.put(task, fresh(self.start), learns[task])
+            else:
+                self.own[task] = flat
 
-    def extend(self, parts: list[Part], tasks: Iterable[int]) -> None:
-        """Give tasks that are there already something new to keep, all of it of one kind."""
-        group = Group(parts[0].kind, sorted(parts, key=lambda part: part.path))
-        self.register_module(group.kind, group)
-        group.add(tasks)
-
-    @classmethod
-    def put_into(cls, layers: list[Layer]) -> PrivateState:
-        """Make it, from what the layers say is private."""
-        layers[-1].private_state = made = cls(layers)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """An optimiser that is copied with the model knows the copies of its parameters."""
+        made = memo[id(self)] = type(self).__new__(type(self))
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        memo |= {id(flat): made.own[task] for task, flat in self.own.items()}
         return made
 
+
+class Private(nn.Module):
+    """What every task of a model has for itself, and which tasks have begun to learn."""
+
+    def __init__(self, layers: list[Layer], slots: list[Slot], has_base: bool) -> None:
+        super().__init__()
+        self.layers, self.has_base = {layer.path: layer for layer in layers}, has_base
+        self.begun: set[int] = set()
+        alike: dict[tuple[str, torch.dtype, torch.device], list[Slot]] = {}
+        for slot in sorted(slots, key=lambda slot: slot.full_name):  # not as layers were registered
+            alike.setdefault((slot.flat, slot.start.dtype, slot.start.device), []).append(slot)
+        for (kind, *_), some in alike.items():
+            count = sum(one.kind == kind for one in self.flats.values())
+            self.add_module(f"{kind}_{count + 1}" if count else kind, Flats(kind, some, self.begun if has_base else None))
+
     @property
-    def groups(self) -> dict[str, Group]:
-        """By name."""
-        return cast(dict[str, Group], self._modules)
-
-    def flats(self, tasks: Iterable[int]) -> list[Tensor]:
-        """The flat tensors of these tasks, of all groups."""
-        return [group.of(task) for task in dict.fromkeys(tasks) for group in self.groups.values()]
+    def flats(self) -> dict[str, Flats]:
+        """The flat tensors by their names."""
+        kept: Any = self._modules
+        return kept  # type: ignore[no-any-return]
 
     @property
-    def parts(self) -> list[Part]:
-        """Of all groups."""
-        return [part for group in self.groups.values() for part in group.parts]
+    def slots(self) -> list[Slot]:
+        """All private tensors."""
+        return [slot for flats in self.flats.values() for slot in flats.slots]
 
-    @property
-    def learns(self) -> bool:
-        """Whether tasks have parameters for themselves, by whose change they begin to learn."""
-        return any(group.kind in LEARNED for group in self.groups.values())
+    def forward(self, *inputs: Any) -> Any:
+        """Refuse: it has nothing to compute."""
+        raise SuperposeError(
+            f"{STATE} keeps the private tensors of a superposed model, and computes nothing: take "
+            "layers out of sp.unsuperpose(model, task), not out of the superposed model"
+        )
 
-    def name_of(self, task: int) -> str | int:
-        """What a task is called."""
-        return next((name for name, number in self.names.items() if number == task), task)
+    def is_closed(self, task: int) -> bool:
+        """Whether a task is still its base."""
+        return self.has_base and task not in self.begun
+
+    def extend(self, slots: list[Slot], tasks: Iterable[int]) -> None:
+        """Let tasks that are there already keep something more, all of it of one kind."""
+        made = Flats(slots[0].flat, sorted(slots, key=lambda slot: slot.full_name), None)
+        self.add_module(made.kind, made)
+        for task in tasks:
+            made.put(str(task), fresh(made.start))
 
     def add(self, tasks: Iterable[int]) -> None:
-        """Give new tasks their tensors, as the layers have them."""
-        tasks = list(tasks)
-        self.begun.difference_update(tasks)
-        for group in self.groups.values():
-            group.add(tasks)
+        """Give new tasks the start."""
+        tasks = list(map(str, tasks))
+        for flats in self.flats.values():
+            for task in tasks:
+                flats.put(task, fresh(flats.start))
 
     def remove(self, task: int) -> None:
         """Forget a task's tensors."""
-        self.ran.pop(task, None)
-        self.centred.discard(task)
-        for group in self.groups.values():
-            group.remove(task)
+        self.begun.discard(task)
+        for flats in self.flats.values():
+            del flats.own[str(task)]
 
     def of(self, task: int) -> dict[str, Tensor]:
-        """A task's tensors, by the names that they have in the plain network."""
-        return {part.path: part.of(task) for part in self.parts}
-
-    def starts(self) -> dict[str, dict[str, Tensor]]:
-        """For each layer, by its path, copies of the tensors that a new task has."""
-        found: dict[str, dict[str, Tensor]] = {}
-        for part in self.parts:
-            found.setdefault(part.layer.path, {})[part.name] = part.template().clone()
+        """A task's tensors by their names in the plain network: views, which can be written to."""
+        found: dict[str, Tensor] = {}
+        for flats in self.flats.values():
+            for path, own in flats.split(flats.own[str(task)]).items():
+                found |= {joined(path, name): tensor for name, tensor in own.items()}
         return found
 
-    def has_begun(self, task: int) -> bool:
-        """Whether a task has begun to learn: by a gradient, or by what it has for itself.
+    def places(self, task: int) -> list[int]:
+        """The memory of a task's tensors: views of them hold as long as it is the same."""
+        key, found = str(task), []
+        for flats in self._modules.values():
+            flat: Any = (flats._parameters or flats._buffers)[key]  # type: ignore[union-attr]
+            found.append(flat.untyped_storage()._cdata)
+        return found
 
-        What it has is looked at each time: it may be given for one pass, or taken back.
-        """
-        if task not in self.begun and self.mark is not None:
-            mark = self.mark.of(task)
-            if not mark.is_meta and bool(mark):
-                self.begun.add(task)
-        return task in self.begun or any(
-            group.has_learned(task) for group in self.groups.values() if group.kind in LEARNED
-        )
-
-    def all_start(self, tasks: Iterable[int]) -> bool:
-        """Whether all of these tasks are the base still, with nothing else to tell them apart."""
-        kept = [group for group in self.groups.values() if group.kind != RECOGNITION]
-        return self.mark is not None and not any(
-            self.has_begun(task) or any(group.has_learned(task) for group in kept)
-            for task in dict.fromkeys(tasks)
-        )
-
-    @torch.no_grad()
-    def begin(self, tasks: Iterable[int]) -> None:
-        """Take note that these tasks have begun to learn."""
-        for task in tasks:
-            if self.mark is not None:
-                self.mark.of(task).fill_(1)
-            self.begun.add(task)
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        """Before the groups are loaded, of which tasks have begun nothing is known."""
-        self.begun.clear()
-        super()._load_from_state_dict(*arguments)
-
-    def learned(self) -> list[int]:
-        """The tasks that have learned something."""
-        found = {task: None for group in self.groups.values() for task in group.learned()}
-        return sorted(found)
-
-    def select(self, tasks: Tasks) -> dict[str, dict[str, Tensor]]:
-        """For each layer, by its path, its tensors of a task, or of that of each row, (rows, …)."""
+    def tensors(self, task: int | None) -> dict[str, dict[str, Tensor]]:
+        """For each layer its tensors of a task; of None, the start."""
         found: dict[str, dict[str, Tensor]] = {}
-        for group in self.groups.values():
-            if group.kind == RECOGNITION and tasks.row is not None:
-                continue  # no layer needs them there
-            flats = [noticed(self, task, group.of(task)) for task in tasks.unique]
-            if is_sharded(flats[0]):
+        key = str(task)
+        for flats in self._modules.values():
+            written = flats.kind in WRITTEN
+            flat = flats.start if task is None else (flats._buffers if written else flats._parameters)[key]
+            if flat.__class__ not in (Tensor, nn.Parameter) and is_sharded(flat):
                 raise SuperposeError(
                     "the private tensors of tasks are sharded, and a pass needs them before its "
-                    "layers run: call fully_shard on the model as a whole, not on its last layer "
-                    "by itself, and call the model, not a method of it"
+                    "layers run: call fully_shard on the model as a whole, and call the model, not "
+                    "a method of it"
                 )
-            tensors = group.split(by_row(flats, tasks.row))
-            if group.kind in WRITTEN and tasks.row is None:  # what one layer writes to its own
-                tensors = [tensor.data for tensor in tensors]  # does not outdate another's
-            for part, tensor in zip(group.parts, tensors, strict=True):
-                found.setdefault(part.layer.path, {})[part.name] = tensor
+            for (path, name, shape), part in zip(flats.places, flat.split(flats.sizes), strict=True):
+                # what one layer writes to its own does not outdate another's
+                part = part.view(shape).data if written else part.view(shape)
+                found.setdefault(path, {})[name] = part
         return found
 
+    def tensors_by_row(self, tasks: list[int], index: Tensor) -> dict[str, dict[str, Tensor]]:
+        """For each layer its tensors of rows of several tasks, (rows, …)."""
+        found: dict[str, dict[str, Tensor]] = {}
+        closed = {n for n in tasks if n not in self.begun} if self.has_base else ()
+        for flats in self._modules.values():
+            if flats.kind == RECOGNITION:
+                continue  # no product needs them
+            kept: Any = flats._buffers if flats.kind in WRITTEN else flats._parameters
+            each = [flats.start if n in closed else kept[str(n)] for n in tasks]
+            rows, lead = torch.stack(each).index_select(0, index), index.shape
+            for (path, name, shape), part in zip(flats.places, rows.split(flats.sizes, -1), strict=True):
+                found.setdefault(path, {})[name] = part.view(lead + shape)
+        return found
 
-@dataclass(frozen=True)
-class Kept:
-    """Where private tensors were, and the numbers in them: whether they are still the same.
+    def check_starts(self, layers: dict[str, Layer]) -> None:
+        """Refuse what tasks start from if somebody wrote to it, or took a layer out of the model."""
+        for flats in self.flats.values():
+            if flats.sharded or flats.start.is_meta:
+                continue
+            for slot, start in zip(flats.slots, flats.start.split(flats.sizes), strict=True):
+                layer = layers.get(slot.path)
+                if layer is None:
+                    raise SuperposeError(
+                        f"layer {slot.path!r} was replaced after the network was superposed, and "
+                        "tasks have tensors of it: unsuperpose the model first, or replace the "
+                        "layer in the plain network"
+                    )
+                if slot.added:
+                    continue
+                now = full_start(layer, slot.name)
+                if now is not None and not same(now.reshape(-1), start):
+                    raise SuperposeError(
+                        f"{slot.full_name} was written to outside a task, and each task has its "
+                        "own: write to it inside `with model.task(…):`, or to the plain network "
+                        "before superpose()"
+                    )
 
-    Versions do not tell: fused optimisers, `tensor.data` and NumPy write without counting.
-    """
+    def restart(self) -> None:
+        """Let all tasks start from what the layers have now."""
+        self.begun.clear()
+        for flats in self.flats.values():
+            parts = list(flats.start.split(flats.sizes))
+            for place, slot in enumerate(flats.slots):
+                now = None if slot.added else full_start(self.layers[slot.path], slot.name)
+                if now is not None:
+                    parts[place] = now.reshape(-1).to(flats.start)
+            if not flats.sharded:
+                flats.restart(torch.cat(parts).detach())
 
-    memory: list[Tensor]  # not released, so that no other tensor can be where it is
-    numbers: list[Tensor]
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination[f"{prefix}{BEGUN}"] = torch.tensor(sorted(self.begun), dtype=torch.int64)
 
-    @classmethod
-    def of(cls, state: PrivateState, tasks: Iterable[int]) -> Kept:
-        """Of these tasks, as they are now."""
-        memory = [flat.detach() for flat in state.flats(tasks)]
-        return cls(memory, [flat.clone() for flat in memory])
-
-    def holds(self, state: PrivateState, tasks: Iterable[int]) -> bool:
-        """Whether these tasks have the same tensors, with the same numbers in them."""
-        flats = state.flats(tasks)
-        return len(flats) == len(self.memory) and all(
-            _same_memory(flat, memory) and torch.equal(flat, numbers)
-            for flat, memory, numbers in zip(flats, self.memory, self.numbers, strict=True)
-        )
-
-
-def _same_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether they share their memory; `data_ptr` would copy what is fresh."""
-    return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
-
-
-def modules(model: nn.Module) -> list[nn.Module]:
-    """The network's own modules, in order, each of them once; `nn.Module.modules` takes longer."""
-    seen: dict[nn.Module, None] = {}
-    waiting: list[nn.Module | None] = [model]
-    while waiting:
-        module = waiting.pop()
-        if module is None or module in seen or isinstance(module, PrivateState):
-            continue
-        seen[module] = None
-        waiting += reversed(module._modules.values())
-    return list(seen)
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        """The flat tensors are loaded after this, and layers were before."""
+        self.restart()
+        if f"{prefix}{BEGUN}" in state_dict:  # the model has refused a state without
+            self.begun.update(state_dict[f"{prefix}{BEGUN}"].tolist())
 
 
 def is_private(name: str) -> bool:
     """Whether a tensor of this name, in a state, is some task's own."""
     return f".{STATE}." in f".{name}"
+
+
+def full_start(layer: Layer, name: str) -> Tensor | None:
+    """What the layer has under this name; None if it has been quantised since."""
+    from superpose.nn.quantised import is_quantised
+
+    stored: Tensor | None = layer.stored(name)
+    return None if stored is None or is_quantised(stored) or is_sharded(stored) else stored.detach()
+
+
+def fresh(start: Tensor) -> Tensor:
+    """A copy of the start that takes no memory until it is written to."""
+    return torch._lazy_clone(start) if start.device.type in ("cpu", "cuda") else start.clone()
+
+
+def is_fresh(flat: Tensor) -> bool:
+    """Whether nothing was written to a copy of the start yet."""
+    return bool(torch._C._is_cow_tensor(flat))  # type: ignore[attr-defined]
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same bits."""
+    if one.dtype != other.dtype or one.device != other.device:
+        return False
+    if one.is_meta:  # there are no bits
+        return one.shape == other.shape
+    return torch.equal(one.detach().view(torch.uint8), other.detach().view(torch.uint8))
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a `DTensor`, of which each process has a part."""
+    return hasattr(tensor, "placements")
+
+
+def _wide(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The same move of a tensor, to types of 32 bits and more alone."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        found = fn(tensor)
+        narrow = found.dtype.itemsize < torch.float32.itemsize
+        return tensor.to(found.device) if narrow else found
+
+    return moved
+
+

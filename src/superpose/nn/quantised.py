@@ -1,13 +1,12 @@
 """Weights that torchao, or a library like it, has quantised: tensors of a class of its own.
 
 They know a product, `F.linear(x, W)`, and little else. Layers that bind their input need no more;
-what computes with the weight itself, W C(k) or W C(k) μ, takes the numbers that it stands for.
+what computes with the weight itself, W·C(k) or W·C(k)·μ, takes the numbers that it stands for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +27,7 @@ def is_quantised(tensor: Tensor) -> bool:
 
 def full(tensor: Tensor) -> Tensor:
     """The numbers that a quantised tensor stands for; any other tensor as it is."""
-    if not is_quantised(tensor):
+    if tensor.__class__ in (Tensor, nn.Parameter) or not is_quantised(tensor):
         return tensor
     if type(tensor).dequantize is not Tensor.dequantize:
         return tensor.detach().dequantize()
@@ -54,15 +53,12 @@ def is_base(module: nn.Module, name: str) -> bool:
     return name.rpartition(".")[2] == "bases" and weight is not None and weight.ndim == 2
 
 
-def check_learning(layers: Iterable[Layer]) -> None:
-    """That no layer in training has a bound weight that cannot learn."""
-    for layer in layers:
-        for name in layer.contexts if layer.training else ():
-            weight = layer.stored(name)
-            if is_quantised(weight):
-                raise SuperposeError(
-                    f"{joined(layer.path, name)} is quantised ({type(weight).__name__}) and cannot "
-                    "learn: train first and quantise then, or quantise the base alone, as "
-                    "quantize_(model, config, filter_fn=sp.nn.is_base) does; to run the model as "
-                    "it is, call model.eval() first"
-                )
+def check_learns(layer: Layer, name: str, weight: Any) -> None:
+    """Refuse to train a bound weight that is quantised."""
+    if is_quantised(weight):
+        raise SuperposeError(
+            f"{joined(layer.path, name)} is quantised ({type(weight).__name__}) and cannot learn: "
+            "train first and quantise then, or quantise the base alone, as quantize_(model, "
+            "config, filter_fn=sp.nn.is_base) does; to run the model as it is, call model.eval() "
+            "first"
+        )

@@ -1,0 +1,1 @@
+"""Forms: how one sort of module binds its weights, and computes rows of many tasks."""

@@ -1,0 +1,151 @@
+"""Norms: nothing is bound; scales, shifts and statistics are each task's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from superpose.nn.layer import Layer
+from superpose.nn.view import LayerView, View, viewing
+
+
+class Norm(Layer):
+    """A norm that maps the pass of one row, whatever its class computes."""
+
+    binds = False
+
+    @classmethod
+    def statistics(cls, module: nn.Module) -> list[str]:
+        return [name for name, buffer in module._buffers.items() if buffer is not None]
+
+    def scaled(self, own: LayerView, y: Tensor, dim: int, channels: bool) -> Tensor:
+        """y times the scale and plus the shift of each row, along channels or the last dimensions."""
+        for name, act in (("weight", torch.mul), ("bias", torch.add)):
+            tensor = own.tensors.get(name, self.stored(name) if name in self._parameters else None)
+            if tensor is None:
+                continue
+            if name in own.tensors and channels:
+                tensor = tensor.view(*tensor.shape, *[1] * (y.ndim - 2))
+            elif name in own.tensors:
+                between = [1] * (y.ndim - tensor.ndim)
+                tensor = tensor.view(len(tensor), *between, *tensor.shape[1:]).movedim(0, dim)
+            elif channels:
+                tensor = tensor.view(-1, *[1] * (y.ndim - 2))
+            y = act(y, tensor)
+        return y
+
+
+class LayerNorm(Norm):
+    normalized_shape: tuple[int, ...]
+    eps: float
+
+    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
+        dim = self.rows_in(x, rows, len(self.normalized_shape))
+        y = F.layer_norm(x, self.normalized_shape, None, None, self.eps)
+        return self.scaled(own, y, dim, channels=False).to(x.dtype)
+
+
+class RMSNorm(Norm):
+    normalized_shape: tuple[int, ...]
+    eps: float
+
+    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
+        dim = self.rows_in(x, rows, len(self.normalized_shape))
+        y = F.rms_norm(x, self.normalized_shape, None, self.eps)
+        return self.scaled(own, y, dim, channels=False).to(x.dtype)
+
+
+class ChannelNorm(Norm):
+    """Norms of x (rows, channels, …)."""
+
+    def check_rows(self, x: Tensor, rows: Tensor) -> None:
+        if x.ndim < 2 or x.shape[0] != len(rows):
+            raise self.not_direct(f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows")
+
+
+class GroupNorm(ChannelNorm):
+    num_groups: int
+    eps: float
+
+    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
+        self.check_rows(x, rows)
+        y = F.group_norm(x, self.num_groups, None, None, self.eps)
+        return self.scaled(own, y, 0, channels=True).to(x.dtype)
+
+
+class BatchNorm(ChannelNorm):
+    """Statistics are taken over the rows of a task: in training, and always if none are kept."""
+
+    running_mean: Tensor | None
+    eps: float
+    _check_input_dim: Any
+
+    def runs_by_task(self) -> bool:
+        return self.training or self._buffers["running_mean"] is None
+
+    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
+        self.check_rows(x, rows)
+        return self.standardised(own, x)
+
+    def standardised(self, own: LayerView, x: Tensor) -> Tensor:
+        """x by the running statistics of each row's task."""
+        mean, variance, weight, bias = (
+            own.tensors.get(name, kept.get(name))
+            for name, kept in (
+                ("running_mean", self._buffers), ("running_var", self._buffers),
+                ("weight", self._parameters), ("bias", self._parameters),
+            )
+        )  # fmt: skip
+        assert mean is not None and variance is not None
+        scale = (variance + self.eps).rsqrt()
+        scale = scale if weight is None else scale * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        tail = [1] * (x.ndim - 2)
+        return torch.addcmul(shift.view(*shift.shape, *tail), x, scale.view(*scale.shape, *tail)).to(x.dtype)
+
+
+class InstanceNorm(BatchNorm):
+    """Statistics of each row, or running ones."""
+
+    def runs_by_task(self) -> bool:
+        return self.training and self._buffers["running_mean"] is not None
+
+    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
+        self.check_rows(x, rows)
+        if self._buffers["running_mean"] is not None:
+            return self.standardised(own, x)
+        return self.scaled(own, F.instance_norm(x, eps=self.eps), 0, channels=True).to(x.dtype)
+
+
+class SpreadNorm(Norm):
+    """Norms of `transformers`, y = weight · f(x), which take a weight spread over what is between."""
+
+    def by_row(self, own: LayerView, rows: Tensor, x: Tensor, *others: Any) -> Tensor:
+        dim = self.rows_in(x, rows)
+        spread = {
+            name: t.view(len(t), *[1] * (x.ndim - 2), -1).movedim(0, dim)
+            for name, t in own.tensors.items()
+        }
+        with viewing(View({self.path: LayerView({}, spread)}), self.home):
+            y: Tensor = super(Layer, self).forward(x, *others)
+        return y
+
+
+class ComplexNorm(ChannelNorm):
+    """`ComplexBatchNorm`."""
+
+    normalise: Any
+
+    def runs_by_task(self) -> bool:
+        return self.training or self._buffers["running_mean"] is None
+
+    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
+        self.check_rows(x, rows)
+        names = ("weight", "bias", "running_mean", "running_covariance", "num_batches_tracked")
+        y: Tensor = self.normalise(x, *(own.tensors.get(name, self.stored(name)) for name in names))
+        return y

@@ -1,0 +1,58 @@
+"""What a network gets that reads a layer's tensor by itself in a direct batch: no one tensor is right.
+
+Its shape and type can be looked at; anything else is an error that names the layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superpose.errors import SuperposeError
+
+METADATA = {
+    Tensor.shape.__get__,
+    Tensor.dtype.__get__,
+    Tensor.device.__get__,
+    Tensor.layout.__get__,
+    Tensor.ndim.__get__,
+    Tensor.requires_grad.__get__,
+    Tensor.is_quantized.__get__,
+    Tensor.is_sparse.__get__,
+    Tensor.size,
+    Tensor.dim,
+    Tensor.numel,
+    Tensor.nelement,
+    Tensor.stride,
+    Tensor.element_size,
+    Tensor.is_floating_point,
+    Tensor.is_complex,
+    Tensor.__len__,
+}
+
+
+class Unreadable(Tensor):
+    """Has the shape and the type of a layer's tensor, and no numbers."""
+
+    told: str
+
+    @classmethod
+    def of(cls, like: Tensor, path: str, name: str) -> Unreadable:
+        """Stand in for a tensor of a layer."""
+        made: Unreadable = torch.empty_like(like, device="meta").as_subclass(cls)
+        made.told = f"{path}.{name}" if path else name
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuse whatever needs numbers."""
+        if func in METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        told = next((x.told for x in (*args, *(kwargs or {}).values()) if isinstance(x, cls)), "")
+        raise SuperposeError(
+            f"{told} is read without calling its layer, and in a direct batch each row has its "
+            "own: this network's mixed batches are computed grouped, model.mixed = 'grouped'"
+        )
