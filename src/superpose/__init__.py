@@ -8,16 +8,18 @@ from superpose.lazy import on_first_use
 if TYPE_CHECKING:
     from superpose import contexts, lab, learning, nn, packing, recognition, serving
     from superpose.analysis import crosstalk, plan
-    from superpose.checkpoint import load, save
+    from superpose.files import load, save
     from superpose.export import exportable
-    from superpose.model import Superposed, superpose, unsuperpose
-    from superpose.nn.recomputing import same_task
+    from superpose.model import Superposed, agree, check_mixed, superpose, unsuperpose
+    from superpose.nn.view import same_task
     from superpose.packing import Packed, pack, unpack
 
 __all__ = [
     "Packed",
     "SuperposeError",
     "Superposed",
+    "agree",
+    "check_mixed",
     "contexts",
     "crosstalk",
     "exportable",
@@ -37,7 +39,7 @@ __all__ = [
     "unsuperpose",
 ]
 
-MODULES = ("analysis", "checkpoint", "cost", "export", "functional", "keys", "model", "precision")
+MODULES = ("analysis", "cost", "export", "functional", "keys", "model", "precision")
 """Modules with further names for those who build on the library."""
 
 _public = on_first_use(
@@ -46,19 +48,21 @@ _public = on_first_use(
         "Packed": "superpose.packing",
         "Superposed": "superpose.model",
         **{name: f"superpose.{name}" for name in MODULES},
+        "agree": "superpose.model",
+        "check_mixed": "superpose.model",
         "contexts": "superpose.contexts",
         "crosstalk": "superpose.analysis",
         "exportable": "superpose.export",
         "lab": "superpose.lab",
         "learning": "superpose.learning",
-        "load": "superpose.checkpoint",
+        "load": "superpose.files",
         "nn": "superpose.nn",
         "pack": "superpose.packing",
         "packing": "superpose.packing",
         "plan": "superpose.analysis",
         "recognition": "superpose.recognition",
-        "same_task": "superpose.nn.recomputing",
-        "save": "superpose.checkpoint",
+        "same_task": "superpose.nn.view",
+        "save": "superpose.files",
         "serving": "superpose.serving",
         "superpose": "superpose.model",
         "unpack": "superpose.packing",

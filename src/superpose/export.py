@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, layers, ways
-from superpose.model.batch import Batch
-from superpose.nn.convert import WAYS
-from superpose.nn.private import PrivateState
-from superpose.nn.selection import Selection
+from superpose.model import Superposed
+from superpose.nn import View
+from superpose.nn.private import Private
 
 UNKNOWN = -1
 
@@ -40,48 +38,36 @@ class Exportable(nn.Module):
         found |= {name: place for place, (name, _) in enumerate(names) if isinstance(name, int)}
         places = torch.tensor([found.get(task, UNKNOWN) for task in range(max(found) + 1)])
         self.register_buffer("places", places.to(next(model.parameters()).device))
-        tables, self.structure = tree_flatten(model.selection(model.tasks).layers)
+        view = model.view(model.tasks)
+        tables, self.structure = tree_flatten({p: one._replace(each=()) for p, one in view.layers.items()})
         self.tables = nn.ParameterList(nn.Parameter(t.detach().clone(), False) for t in tables)
         self.network = _without_private_tensors(model)
 
     def run(self, task: Tensor, *inputs: Any, **options: Any) -> Any:
-        """The forward pass of one task (), of one per row (rows,), or per token (1, tokens)."""
+        """The forward pass of one task (), or of one per row (rows,)."""
         if not isinstance(task, Tensor):
             raise SuperposeError(
                 f"task={task!r}: a program takes tensors; give torch.tensor(number)"
             )
+        if task.ndim and self.network.mixed != "direct":
+            raise SuperposeError(
+                "a program of a mixed batch computes it directly, and this model's are grouped: "
+                "set model.mixed = 'direct' if sp.check_mixed says that it is right, or export it "
+                "with one task for the batch"
+            )
         place = self.places.index_select(0, task.reshape(-1))
         rows = [table.index_select(0, place) for table in self.tables]
         own = rows if task.ndim else [row.squeeze(0) for row in rows]
-        selection = Selection(task, tree_unflatten(own, self.structure))
-        network = self.network
-        if not task.ndim:
-            return network.pass_of(selection._replace(row=None), inputs, options)
-        tokens = task.ndim == 2
-        batch = Batch.of(network, task.shape[-1], tokens, (inputs, options))
-        known = network.superposition.ways.items()
-        wanted = (network.mixed, batch.kind)
-        alike = [way for (*kind, _), way in known if tuple(kind) == wanted]
-        found = max(alike, key=lambda way: WAYS.index(way.name), default=None)
-        if found is None or found.name == "grouped":
-            told = "it is not known yet" if found is None else f"it is {found}"
-            raise SuperposeError(
-                "a program of a mixed batch has to run it directly or mapped, which is found out "
-                f"with the first one, and {told}: run model.eval()(…, task=[…]) once before "
-                "exportable(model), or export it with one task for the batch"
-            )
-        if found.name == "mapped":
-            return ways.mapped(network, selection, batch, found.dims)[0]
-        return network.pass_of(selection, inputs, options)
+        view = View(tree_unflatten(own, self.structure), task if task.ndim else None)
+        return self.network.run(view, *inputs, **options)
 
 
 def exportable(model: nn.Module) -> Exportable:
     """A module for `torch.export`: its `task` is data, so that one program has all tasks in it.
 
     It is called as the model is, but `task` is a tensor of numbers: () for one task, (rows,) for
-    one per row, (1, tokens) for one per token. It is in evaluation mode, and keeps contexts and
+    one per row where mixed batches are direct. It is in evaluation mode, and keeps contexts and
     private tensors of all tasks as they are now, in tables; the stored weights are the model's.
-    Where rows of different tasks are mapped, `torch.export` fixes their number.
 
     >>> from superpose import superpose
     >>> model = superpose(nn.Linear(4, 2), tasks=["cats", "dogs"]).eval()
@@ -94,13 +80,6 @@ def exportable(model: nn.Module) -> Exportable:
     if not isinstance(model, Superposed):
         raise SuperposeError(
             f"{type(model).__name__} is not superposed: torch.export takes it as it is"
-        )
-    paired = next((layer.path for layer in layers(model) if layer.pairing is not None), None)
-    if paired is not None:
-        raise SuperposeError(
-            f"layer {paired!r} is kept in the weight of another layer for each task, so that a "
-            "program would need a weight for each: pack without random_pairing, or export "
-            "unpack(packed, task)"
         )
     superposed: Any = type(model)
     made: Exportable = _class_like(superposed)(model)
@@ -120,11 +99,10 @@ def _without_private_tensors(model: Superposed) -> Superposed:
     """A copy that shares the stored weights, and keeps nothing of what the tables have."""
     memo = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     bare = copy.deepcopy(model, memo)
-    for layer in layers(bare):
+    for layer in bare.superposed_layers:
         for name in layer.private:
             for kept in (layer._parameters, layer._buffers):
                 if name in kept:  # as an attribute it is no part of a program
                     vars(layer)[name] = kept.pop(name)
-        layer.private = {}
-    PrivateState.put_into(layers(bare))
+    bare.private_state = Private(bare.superposed_layers, [], False)
     return bare

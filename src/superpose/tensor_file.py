@@ -16,7 +16,7 @@ from torch import Tensor
 
 from superpose.errors import SuperposeError
 
-FORMAT = 6
+FORMAT = 7
 HEADER = "superpose"  # what the tensors mean, as JSON in the metadata
 
 
@@ -59,13 +59,13 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         )
     try:
         header = json.loads(metadata[HEADER])
-        newer = header["format"] > FORMAT
+        found = int(header["format"])
     except (ValueError, KeyError, TypeError) as error:
         raise SuperposeError(f"{path}: its header is damaged: take another copy of it") from error
-    if newer:
+    if found != FORMAT:
+        way = "upgrade superpose" if found > FORMAT else "make it anew with this superpose"
         raise SuperposeError(
-            f"{path} has file format {header['format']}, and this superpose reads up to {FORMAT}: "
-            "upgrade superpose"
+            f"{path} has file format {found}, and this superpose reads {FORMAT}: {way}"
         )
     saved = header.pop("checksum", None)
     if saved != checksum(header, tensors):

@@ -27,6 +27,9 @@ def freeze(model: nn.Module, options: Options, warn: bool = True) -> frozenset[s
     learn = {id(p) for name, p in named if name in options.learn}
     own = {joined(layer.path, name) for layer in layers for name in layer.private}
     elsewhere = {id(p) for name, p in named if name not in own}  # tied to what others use
+    for name, p in named:
+        if name in options.frozen:  # a file may be of a network that was frozen, and this one not
+            p.requires_grad_(False)
     held, told = set(), []
     for name, p in named:
         if is_private(name) or not p.requires_grad or id(p) in changes:

@@ -1,4 +1,4 @@
-"""Superposed models as files: one safetensors file, what it means as JSON in its header."""
+"""Superposed models as files: one safetensors file, with what it means as JSON in its header."""
 
 from __future__ import annotations
 
@@ -12,24 +12,17 @@ from torch import Tensor, nn
 
 from superpose import contexts
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, build, check_network, layers, private_state
-from superpose.nn.additions import drawn_numbers
-from superpose.nn.convert import Conversion
-from superpose.nn.custom import DeclaredLayer
-from superpose.nn.flat import RECOGNITION, Part, is_sharded
+from superpose.model import Superposed, build, check_network
 from superpose.nn.names import joined
+from superpose.nn.options import Options
 from superpose.nn.patterns import FamilyByLayer
-from superpose.nn.private import STATE, is_private
+from superpose.nn.private import RECOGNITION, STATE, Flats, Slot, is_private, is_sharded
 from superpose.nn.quantised import full, is_quantised
-from superpose.nn.registry import input_dims, told
+from superpose.nn.registry import Declared, input_dims, told
 from superpose.packing import Packed
-from superpose.packing.methods import stored
-from superpose.precision import SCALE, reduced, restored
+from superpose.precision import reduced, restored
 from superpose.tensor_file import FORMAT, HEADER, checksum, read, write
 
-SCALES_OF_ROWS = 3  # the format of files whose scales, if any, are those of rows
-OTHER_SCALES = 4  # of files with other scales
-FEATURES_OF_BASE = 5  # of files with statistics of a base, or of classes
 PROBE = 256  # how many coordinates of a context go into the digest
 Own = tuple[list[int], Tensor]  # of a private tensor: tasks that learned, and theirs, a row each
 QUANTUM = 2.0**-20  # contexts agree if they agree to this; rotations differ by rounding elsewhere
@@ -57,10 +50,11 @@ def save(
     model = getattr(model, "_orig_mod", model)  # what torch.compile made of it
     if not isinstance(model, Superposed):
         raise SuperposeError(f"{type(model).__name__} is not superposed: superpose() it first")
-    groups = private_state(model).groups
-    learned = {name: tasks for name, group in groups.items() if (tasks := group.learned())}
+    model.check_layers()
+    every = model.private_state.flats
+    learned = {name: tasks for name, flats in every.items() if (tasks := flats.learned())}
     tables = {
-        f"{STATE}.{name}": torch.stack([groups[name].of(task).detach() for task in tasks])
+        f"{STATE}.{name}": torch.stack([every[name].own[task].detach() for task in tasks])
         for name, tasks in learned.items()
     }
     shared = _shared_state(model)
@@ -75,7 +69,7 @@ def save(
             "StateDictOptions(full_state_dict=True)) into a model that is not, and save that"
         )
     if dtype is not None:  # of int8, a row of a table is many vectors, and not one output
-        counts = [f"{STATE}.{name}" for name, group in groups.items() if group.kind == RECOGNITION]
+        counts = [f"{STATE}.{name}" for name, one in every.items() if one.kind == RECOGNITION]
         whole = [name for name in tables if dtype == torch.int8 or name in counts]
         own = {name: tensors.pop(name) for name in whole}
         tensors = reduced(tensors, dtype, _input_dims(model)) | own
@@ -83,17 +77,18 @@ def save(
     tensors |= {name: torch.view_as_real(tensors[name]) for name in pairs}
     superposition = model.superposition
     header = {
-        "format": _format(model, tensors),
+        "format": FORMAT,
         "family": _described(superposition.family),
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
         "spent": superposition.spent,
+        "begun": sorted(model.private_state.begun),
         "private": {  # what the rows and columns of each table are; other tasks have the start
-            name: {"tasks": tasks, "tensors": [[p.path, p.numel] for p in groups[name].parts]}
+            name: {"tasks": list(map(int, tasks)), "tensors": _columns(every[name])}
             for name, tasks in learned.items()
         },
         "method": model.method if isinstance(model, Packed) else None,
-        "conversion": superposition.conversion.described(),
+        "options": superposition.options.described(),
         "forms": _forms(model),
         "same_as": same_as,
         "pairs": pairs,  # complex numbers in double precision, which the format does not know
@@ -117,47 +112,40 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
             "network before it is quantised, and quantise the model"
         )
     header, tensors = read(path)
-    method: str | None = header.get("method")
-    for form in header.get("forms", []):
+    for form in header["forms"]:
         _check_form(path, net, form)
     model = build(
         net,
         _family(header["family"]),
         dict(header["tasks"]),
         header["seed"],
-        Conversion(**header["conversion"]),
-        Packed if method else Superposed,
-        start=False,
+        Options(**header["options"]),
+        Packed if header["method"] else Superposed,
     )
-    if "forms" in header:
-        _check_no_other_forms(path, model, header["forms"])
-    model.superposition.spent = header.get("spent", 0)
-    if isinstance(model, Packed) and method:
-        model.packing_method = stored(method)
-    for name in header.get("pairs", []):  # copied: a file's bytes may lie where pairs must not
+    _check_no_other_forms(path, model, header["forms"])
+    model.superposition.spent = header["spent"]
+    if isinstance(model, Packed):
+        model.method = header["method"]
+    for name in header["pairs"]:  # copied: a file's bytes may lie where pairs must not
         tensors[name] = torch.view_as_complex(tensors[name].clone())
-    if header.get("reduced") is not None:
+    if header["reduced"] is not None:
         here = {name: tensor.dtype for name, tensor in _shared_state(model).items()}
         here |= {name: getattr(torch, kind) for name, kind in header["reduced"].items()}
         tensors = restored(tensors, here)
     tensors |= {name: tensors[original] for name, original in header["same_as"].items()}
-    if header.get("base"):
+    if header["base"]:
         tensors |= _base_of(path, model, header["base"])
-    if header["format"] == 1:
-        _check_fit(path, _shared_state(model) | _wanted_by_format_1(model), tensors)
-        own = _own_of_format_1(model, tensors)
-    else:
-        own = _own(header, tensors)
-        parts = {part.path: part for part in private_state(model).parts}
-        if header.get("reduced") is not None:
-            own = {
-                name: (tasks, columns.to(parts[name].template()) if name in parts else columns)
-                for name, (tasks, columns) in own.items()
-            }
-        kept = {f"{STATE}.{name}": columns[0] for name, (_, columns) in own.items()}
-        known = {f"{STATE}.{n}": p.template().reshape(-1) for n, p in parts.items() if n in own}
-        _check_fit(path, _shared_state(model) | known, tensors | kept)
-    _restore(model, tensors, own)
+    own = _own(header, tensors)
+    slots = {slot.full_name: shape for slot, shape in _slots(model)}
+    if header["reduced"] is not None:
+        own = {
+            name: (tasks, columns.to(slots[name]) if name in slots else columns)
+            for name, (tasks, columns) in own.items()
+        }
+    kept = {f"{STATE}.{name}": columns[0] for name, (_, columns) in own.items()}
+    known = {f"{STATE}.{n}": start.reshape(-1) for n, start in slots.items() if n in own}
+    _check_fit(path, _shared_state(model) | known, tensors | kept)
+    _restore(model, tensors, own, header["begun"])
     if context_digest(model) != header["contexts"]:
         raise SuperposeError(
             f"{path}: the contexts derived here differ from those it was saved with, so its models "
@@ -168,13 +156,11 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
 
 
 def context_digest(model: Superposed) -> str:
-    """A digest of what the contexts of the first task do in each layer, and of its pairing."""
+    """A digest of what the contexts of the first task do in each layer."""
     digest = hashlib.sha256()
     first = min(model.superposition.names.values())
-    for layer in layers(model):
-        if layer.pairing is not None:
-            digest.update(layer.slot(first).path.encode() + b"\0")
-        for bound in layer.contexts.values():
+    for layer in model.superposed_layers:
+        for bound in (one.context for one in layer.bound.values()):
             probe = torch.linspace(1, 2, bound.dim, dtype=torch.float64, device="cpu")
             context = bound.family.context(bound.keys(first)[0], bound.dim)
             probed = context.bind(probe)[:PROBE]
@@ -199,9 +185,10 @@ def _family(described: dict[str, Any]) -> FamilyByLayer:
 def _forms(model: Superposed) -> list[dict[str, Any]]:
     """Which dimensions were declared for which classes, and the layers that were bound by them."""
     found: dict[str, dict[str, Any]] = {}
-    for layer in layers(model):
-        if isinstance(layer, DeclaredLayer) and layer.contexts:
-            form = {"class": layer.plain_class.__name__, "input_dims": layer.input_dims}
+    for layer in model.superposed_layers:
+        if isinstance(layer, Declared) and layer.bound:
+            dims = {n: bound.layout.dim for n, bound in layer.bound.items()}  # type: ignore[attr-defined]
+            form = {"class": layer.plain_class.__name__, "input_dims": dims}
             found.setdefault(json.dumps(form), {**form, "layers": []})["layers"].append(layer.path)
     return list(found.values())
 
@@ -211,7 +198,7 @@ def _check_form(path: str | os.PathLike[str], net: nn.Module, form: dict[str, An
     kind, saved = form["class"], form["input_dims"]
     modules = dict(net.named_modules(remove_duplicate=False))
     for layer in form["layers"]:
-        here = input_dims(layer, modules[layer]) if layer in modules else saved
+        here = input_dims(modules[layer], layer) if layer in modules else saved
         if here != saved:
             known = (
                 "is not declared here" if here is None else f"is declared with {told(here)} here"
@@ -240,32 +227,37 @@ def _shared_state(model: Superposed) -> dict[str, Tensor]:
     """The model's state but for its private tensors; what tasks start from is never quantised."""
     state: dict[str, Tensor] = model.state_dict()
     starts = {
-        part.path: part.template()
-        for part in private_state(model).parts
-        if part.path in state and is_quantised(state[part.path])
+        slot.full_name: start
+        for slot, start in _slots(model)
+        if slot.full_name in state and is_quantised(state[slot.full_name])
     }
     return {name: tensor for name, tensor in (state | starts).items() if not is_private(name)}
+
+
+def _slots(model: Superposed) -> list[tuple[Slot, Tensor]]:
+    """All private tensors, each with what tasks start from."""
+    return [
+        (slot, start.view(shape))
+        for flats in model.private_state.flats.values()
+        for slot, start, (_, _, shape) in zip(
+            flats.slots, flats.start.split(flats.sizes), flats.places, strict=True
+        )
+    ]
+
+
+def _columns(flats: Flats) -> list[list[Any]]:
+    """The names and sizes of the tensors in a row of a table."""
+    return [[slot.full_name, n] for slot, n in zip(flats.slots, flats.sizes, strict=True)]
 
 
 def _input_dims(model: Superposed) -> dict[str, tuple[int, ...]]:
     """Of the weights, and their bases: the dimensions that belong to one output."""
     return {
-        joined(layer.path, stored): layer.dims_of_inputs(name)
-        for layer in layers(model)
-        for name in layer.contexts
+        joined(layer.path, stored): bound.layout.input_dims(layer.stored(name))
+        for layer in model.superposed_layers
+        for name, bound in layer.bound.items()
         for stored in (name, f"bases.{name}")
     }
-
-
-def _format(model: Superposed, tensors: dict[str, Tensor]) -> int:
-    """The lowest format that can say what is in the file."""
-    conversion = model.superposition.conversion
-    if conversion.centre_before_norms:
-        return FORMAT
-    if conversion.recognise is not None and conversion.recognise.only_told:
-        return FEATURES_OF_BASE
-    others = any(name.endswith(SCALE) and scale.ndim > 1 for name, scale in tensors.items())
-    return OTHER_SCALES if others else SCALES_OF_ROWS
 
 
 def _base_names(model: Superposed) -> list[str]:
@@ -273,15 +265,15 @@ def _base_names(model: Superposed) -> list[str]:
 
     The private tensors that a task of a packed model would start from are those of a model.
     """
-    if not model.superposition.conversion.base:
+    if not model.superposition.options.base:
         raise SuperposeError(
             "base=False: the model has no base that could be left out; superpose(…, base=True), or "
             "pack(…, method='delta')"
         )
-    bases = {
-        joined(layer.path, f"bases.{name}"): base
-        for layer in layers(model)
-        for name, base in layer.bases.items()
+    bases: dict[str, Any] = {
+        joined(layer.path, f"bases.{name}"): layer.base(name)
+        for layer in model.superposed_layers
+        for name in layer.bound
     }
     names = list(bases)
     rounded = next((name for name, base in bases.items() if is_quantised(base)), None)
@@ -292,7 +284,7 @@ def _base_names(model: Superposed) -> list[str]:
         )
     if isinstance(model, Packed):
         return names
-    changes = {joined(layer.path, name) for layer in layers(model) for name in layer.contexts}
+    changes = {joined(la.path, name) for la in model.superposed_layers for name in la.bound}
     return [name for name in _shared_state(model) if name not in changes]
 
 
@@ -323,33 +315,12 @@ def _own(header: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Own]:
     return own
 
 
-def _wanted_by_format_1(model: Superposed) -> dict[str, Tensor]:
-    """Format 1 kept a tensor for each private one of each task."""
-    parts, tasks = private_state(model).parts, model.superposition.names.values()
-    return {_name_of_format_1(part, task): part.template() for part in parts for task in tasks}
-
-
-def _own_of_format_1(model: Superposed, tensors: dict[str, Tensor]) -> dict[str, Own]:
-    """Take them out of a file's; of a learned context it kept the numbers, not their change."""
-    tasks = list(model.superposition.names.values())
-    own: dict[str, Own] = {}
-    for part in private_state(model).parts:
-        rows = []
-        for task in tasks:
-            kept = tensors.pop(_name_of_format_1(part, task))
-            drawn = drawn_numbers(part.layer, part.name, task)
-            rows.append((kept if drawn is None else kept - drawn).reshape(-1))
-        own[part.path] = tasks, torch.stack(rows)
-    return own
-
-
-def _name_of_format_1(part: Part, task: int) -> str:
-    return joined(part.layer.path, f"private.{part.name}.{task}")
-
-
 @torch.no_grad()
-def _restore(model: Superposed, shared: dict[str, Tensor], own: dict[str, Own]) -> None:
-    model.load_state_dict(shared)
+def _restore(
+    model: Superposed, shared: dict[str, Tensor], own: dict[str, Own], begun: list[int]
+) -> None:
+    state = dict(model.state_dict())  # what is private comes after it
+    model.load_state_dict({n: t for n, t in state.items() if is_private(n)} | shared)
     first: dict[int, str] = {}  # of the names that one tensor has in the network
     names = {n: first.setdefault(id(t), n) for n, t in model.state_dict(keep_vars=True).items()}
     lost = next(
@@ -361,17 +332,16 @@ def _restore(model: Superposed, shared: dict[str, Tensor], own: dict[str, Own]) 
             f"{lost} is tied to another tensor in the network, and not in the file: load it into a "
             "network whose tensors are tied as they were"
         )
-    private_state(model).add(model.superposition.names.values())
-    for group in private_state(model).groups.values():
-        learned = [own.get(part.path, ([], None))[0] for part in group.parts]
-        if learned[0] and all(tasks == learned[0] for tasks in learned):
-            table = torch.cat([own[part.path][1] for part in group.parts], 1)
-            for task, row in zip(learned[0], table, strict=True):
-                group.of(task).copy_(row)
-            continue
-        for part, tasks in zip(group.parts, learned, strict=True):  # tables of other types then
-            for place, task in enumerate(tasks):
-                part.of(task).copy_(own[part.path][1][place].view(part.shape))
+    private = model.private_state
+    private.begun.update(begun)
+    for flats in private.flats.values():
+        place = 0
+        for slot, size in zip(flats.slots, flats.sizes, strict=True):
+            tasks, rows = own.get(slot.full_name, ([], None))
+            for row, task in enumerate(tasks):
+                assert rows is not None
+                flats.own[str(task)].data[place : place + size].copy_(rows[row])
+            place += size
 
 
 def _distinct(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
