@@ -2,11 +2,14 @@
 
 from superpose.nn import convert as _convert  # noqa: F401 (it registers the forms of PyTorch's layers)
 from superpose.nn.complex import ComplexBatchNorm, Split, SplitReLU
+from superpose.nn.convert import check_skipped_apart
 from superpose.nn.kinds import Kind
 from superpose.nn.layer import Bound, Layer, Met
 from superpose.nn.layout import Along, Kernel, Layout
+from superpose.nn.names import inside, joined
 from superpose.nn.options import Options
-from superpose.nn.quantised import is_base
+from superpose.nn.patterns import family_by_layer, several_families
+from superpose.nn.quantised import full, is_base, is_quantised
 from superpose.nn.registry import register
 from superpose.nn.statistics import Statistics
 from superpose.nn.view import LayerView, View
@@ -26,6 +29,13 @@ __all__ = [
     "SplitReLU",
     "Statistics",
     "View",
+    "check_skipped_apart",
+    "family_by_layer",
+    "full",
+    "inside",
     "is_base",
+    "is_quantised",
+    "joined",
     "register",
+    "several_families",
 ]
