@@ -35,7 +35,7 @@ class Moments:
         return Moments(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def eigen(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues and eigenvectors of `gram`; `less` keeps them, because it keeps the inputs."""
+        """Eigenvalues and eigenvectors of `gram`; those of `less` are the same."""
         if not self.spectrum:
             self.spectrum.append(torch.linalg.eigh(self.gram))
         return self.spectrum[0]

@@ -25,7 +25,7 @@ def set_private(packed: Superposed, name: Name, net: nn.Module) -> None:
 
 
 def part(weight: Weight, own: dict[str, Tensor]) -> Tensor | None:
-    """B·A, as the layout's `to_matrix`, of a task's private tensors; None if it has no such part."""
+    """B·A of a task's private tensors, as the layout's `to_matrix`; None if it has none."""
     if weight.full_name + UP not in own:
         return None
     up, down = (own[weight.full_name + ending].detach().double() for ending in (UP, DOWN))
