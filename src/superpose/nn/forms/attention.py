@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, Met
@@ -101,7 +101,9 @@ class Attention(Layer):
             )
         dim = 0 if self.batch_first else 1
         if any(x.shape[dim] != len(rows) for x in sides):
-            raise self.not_direct(f"is given {tuple(sides[0].shape)}, in which it cannot tell the {len(rows)} rows")
+            raise self.not_direct(
+                f"is given {tuple(sides[0].shape)}, in which it cannot tell the {len(rows)} rows"
+            )
         same = sides[0] is sides[1] is sides[2]
         each = [x.movedim(dim, 0) for x in (sides[:1] if same else sides)]
         folded = mask is not None and mask.ndim == 3  # (rows · heads, queries, keys)
@@ -112,12 +114,19 @@ class Attention(Layer):
 
         def alone(layers: dict[str, LayerView], masks: Any, *sides: Tensor) -> Any:
             with viewing(View(layers), self.home, active_again()):
-                y, attention = self._attend(layers[self.path], *(s.unsqueeze(dim) for s in (sides * 3)[:3]), **_one(masks), **options)
+                y, attention = self._attend(
+                    layers[self.path],
+                    *(s.unsqueeze(dim) for s in (sides * 3)[:3]),
+                    **_one(masks),
+                    **options,
+                )
             return y.squeeze(dim), None if attention is None else attention.squeeze(0)
 
         where = {name: 0 if by_row else None for name, by_row in dims.items()}
         need = bool(options["need_weights"])
-        mapped = torch.vmap(alone, (0, where, *[0] * len(each)), (dim, 0 if need else None), randomness="different")
+        mapped = torch.vmap(
+            alone, (0, where, *[0] * len(each)), (dim, 0 if need else None), randomness="different"
+        )
         return mapped(self._layers_inside(), masks, *each)
 
 

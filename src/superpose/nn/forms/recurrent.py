@@ -39,7 +39,9 @@ class Recurrent(Layer):
     def by_task(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Any:
         x = inputs[0] if inputs else next(iter(options.values()))
         if isinstance(x, PackedSequence) or x.ndim != 3:
-            raise self.not_direct("is given a packed or single sequence, in which it cannot tell the rows")
+            raise self.not_direct(
+                "is given a packed or single sequence, in which it cannot tell the rows"
+            )
         return super().by_task(own, rows, *inputs, **options)
 
     def rows_given(self, leaves: Sequence[Any], rows: Tensor) -> list[int | None]:
@@ -47,7 +49,9 @@ class Recurrent(Layer):
         dims = [None if x is None else 1 for x in leaves]
         dims[0] = 0 if self.batch_first else 1
         if leaves[0].shape[dims[0]] != len(rows):
-            raise self.not_direct(f"is given {tuple(leaves[0].shape)}, in which it cannot tell the {len(rows)} rows")
+            raise self.not_direct(
+                f"is given {tuple(leaves[0].shape)}, in which it cannot tell the {len(rows)} rows"
+            )
         return dims
 
     def rows_returned(self, leaves: Sequence[Any]) -> list[int]:
