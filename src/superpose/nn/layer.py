@@ -236,7 +236,7 @@ class Layer(nn.Module):
 
     def read(self, name: str, own: LayerView) -> Any:
         """W₀ + W·C(k) + Bₖ·Aₖ, or bₖ − W·C(k)·μₖ, or whatever the task has under this name."""
-        if name in self.bound:
+        if name in self.bound and name not in own.tensors:
             base = self.base(name)
             if name not in own.contexts:  # the task has not begun, and is its base
                 return base
@@ -247,6 +247,11 @@ class Layer(nn.Module):
             for kind, weight in self.acts.bias:
                 tensor = kind.bias(self, own, weight, tensor)
         return tensor
+
+    def read_once(self, own: LayerView) -> LayerView:
+        """A view that has all of the layer's tensors, for a pass that reads them several times."""
+        names = (*self.bound, *self.private, *(["bias"] if self.acts.bias else []))
+        return LayerView({}, {name: self.read(name, own) for name in names})
 
     def bound_weight(self, own: LayerView, name: str) -> Tensor:
         """W·C(k) + Bₖ·Aₖ, in the shape of W."""

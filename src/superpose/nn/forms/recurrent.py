@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from superpose.nn.layer import Layer
 from superpose.nn.layout import Along, Layout
-from superpose.nn.view import LayerView
+from superpose.nn.view import LayerView, View, active, viewing
 
 if TYPE_CHECKING:
     from superpose.nn.options import Options
@@ -35,6 +35,13 @@ class Recurrent(Layer):
     @_flat_weights.setter
     def _flat_weights(self, value: Any) -> None:
         pass
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        own, rows = self.own()
+        if rows is not None:
+            return self.by_task(own, rows, input, hx)
+        with viewing(View({self.path: self.read_once(own)}), self.home, active.again):
+            return super(Layer, self).forward(input, hx)
 
     def by_task(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Any:
         x = inputs[0] if inputs else next(iter(options.values()))
