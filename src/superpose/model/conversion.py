@@ -247,7 +247,9 @@ def _assign(layer: Layer, name: str, value: Any) -> None:
         layer._parameters[name] = value
     elif isinstance(stored, nn.Parameter) or (stored is None and name in layer._parameters):
         learns = stored is None or stored.requires_grad or name in layer.private
-        layer._parameters[name] = None if value is None else nn.Parameter(value.detach().clone(), learns)
+        layer._parameters[name] = (
+            None if value is None else nn.Parameter(value.detach().clone(), learns)
+        )
     elif value is not None:
         layer._buffers[name] = value.detach().clone()
 

@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 
 MEANING = "superposition"  # in the metadata of a state
 MOST_VIEWS = 64  # that are remembered
-DERIVED = ("_kept_views", "_layers", "_shared", "_waiting", "_way")  # is found again when it is needed
+DERIVED = (
+    "_kept_views",
+    "_layers",
+    "_shared",
+    "_waiting",
+    "_way",
+)  # is found again when it is needed
 
 in_transform = torch._C._functorch.peek_interpreter_stack
 
@@ -451,7 +457,11 @@ class Superposed(nn.Module):
 
     def _run_with_base(self, ids: Ids, inputs: Any, options: Any) -> Any:
         """A pass in training: buffers that all tasks share must be the same after it."""
-        before = [(m, n, b, _version(b)) for m, n in self._shared_buffers() if (b := m._buffers[n]) is not None]
+        before = [
+            (m, n, b, _version(b))
+            for m, n in self._shared_buffers()
+            if (b := m._buffers[n]) is not None
+        ]
         y = self._run_ids(ids, inputs, options)
         for module, name, buffer, version in before:
             now = module._buffers[name]

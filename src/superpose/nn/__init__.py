@@ -11,19 +11,47 @@ from superpose.nn.options import Options
 from superpose.nn.patterns import family_by_layer, several_families
 from superpose.nn.quantised import full, is_base, is_quantised
 from superpose.nn.registry import register
+from superpose.nn.standalone import (
+    GRU,
+    LSTM,
+    RNN,
+    ComplexConv2d,
+    ComplexLinear,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    Linear,
+    MultiheadAttention,
+)
 from superpose.nn.statistics import Statistics
 from superpose.nn.view import LayerView, View
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "Along",
     "Bound",
     "ComplexBatchNorm",
+    "ComplexConv2d",
+    "ComplexLinear",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "Kernel",
     "Kind",
     "Layer",
     "LayerView",
     "Layout",
+    "Linear",
     "Met",
+    "MultiheadAttention",
     "Options",
     "Split",
     "SplitReLU",

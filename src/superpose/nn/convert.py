@@ -16,7 +16,15 @@ from superpose.errors import SuperposeError
 from superpose.nn.forms import declared  # noqa: F401 (it registers PyTorch's layers)
 from superpose.nn.forms.norm import Norm
 from superpose.nn.forms.table import Table
-from superpose.nn.kinds import Acts, InputStatistics, Kind, LearnedContext, LowRank, RowMean, TaskMean
+from superpose.nn.kinds import (
+    Acts,
+    InputStatistics,
+    Kind,
+    LearnedContext,
+    LowRank,
+    RowMean,
+    TaskMean,
+)
 from superpose.nn.layer import Bound, Layer, layer_class
 from superpose.nn.layout import Layout
 from superpose.nn.leftovers import check_converted
@@ -107,7 +115,9 @@ def _become(
         layouts, entire = {}, True
     private = dict.fromkeys(asked)
     if entire:
-        private |= dict.fromkeys(n for n, p in own.items() if p.is_floating_point() or p.is_complex())
+        private |= dict.fromkeys(
+            n for n, p in own.items() if p.is_floating_point() or p.is_complex()
+        )
         private |= dict.fromkeys(n for n, b in module._buffers.items() if b is not None)
     elif options.private == "per-task" and form is not Layer and not issubclass(form, Table):
         weights = form.layouts(module, options)
@@ -125,7 +135,10 @@ def _become(
     change = "change." if options.base else ""
     module.bound = {
         name: Bound(
-            LayerContext(families.of(path), seed, joined(path, change + name), *at.inputs(own[name])), at
+            LayerContext(
+                families.of(path), seed, joined(path, change + name), *at.inputs(own[name])
+            ),
+            at,
         )
         for name, at in layouts.items()
     }
@@ -164,7 +177,9 @@ def _check_free(path: str, module: nn.Module, form: type[Layer]) -> None:
     """What a layer gets must not hide what it has."""
     names = {n for one in form.__mro__ if issubclass(one, Layer) for n in vars(one)}
     names |= set(Layer.SETTINGS) | {"bases"}
-    known = {n for one in type(module).__mro__ if one.__module__.startswith("torch.") for n in vars(one)}
+    known = {
+        n for one in type(module).__mro__ if one.__module__.startswith("torch.") for n in vars(one)
+    }
     taken = next(
         (n for n in sorted(names - known) if hasattr(module, n) and not n.startswith("__")), None
     )

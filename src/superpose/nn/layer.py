@@ -169,7 +169,10 @@ class Layer(nn.Module):
         views, places, parts = self._layers_inside(), [], []
         for slot in range(len(own.each)):
             index = (rows == slot).nonzero()[:, 0]
-            some = [x if d is None else x.index_select(d, index) for x, d in zip(leaves, dims, strict=True)]
+            some = [
+                x if d is None else x.index_select(d, index)
+                for x, d in zip(leaves, dims, strict=True)
+            ]
             inputs, options = tree_unflatten(some, tree)
             view = View({path: one.each[slot] for path, one in views.items()})
             with viewing(view, self.home, active.again):
@@ -178,7 +181,9 @@ class Layer(nn.Module):
         order = torch.cat(places).argsort()
         columns = zip(*(found for found, _ in parts), strict=True)
         whole = [
-            torch.cat(column, d).index_select(d, order) if isinstance(column[0], Tensor) else column[0]
+            torch.cat(column, d).index_select(d, order)
+            if isinstance(column[0], Tensor)
+            else column[0]
             for d, column in zip(self.rows_returned(parts[0][0]), columns, strict=True)
         ]
         return tree_unflatten(whole, parts[0][1])
@@ -203,7 +208,9 @@ class Layer(nn.Module):
         """The dimension of the rows, before the features: a batch (rows, features) has them first."""
         dim = max(0, min(self.row_dim or 0, x.ndim - 1 - features))
         if x.ndim < 1 + features or x.shape[dim] != len(rows):
-            raise self.not_direct(f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows")
+            raise self.not_direct(
+                f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows"
+            )
         return dim
 
     def not_direct(self, why: str) -> SuperposeError:
@@ -229,7 +236,7 @@ class Layer(nn.Module):
 
     def read(self, name: str, own: LayerView) -> Any:
         """W₀ + W·C(k) + Bₖ·Aₖ, or bₖ − W·C(k)·μₖ, or whatever the task has under this name."""
-        if name in self.bound:
+        if name in self.bound and name not in own.tensors:
             base = self.base(name)
             if name not in own.contexts:  # the task has not begun, and is its base
                 return base
@@ -240,6 +247,11 @@ class Layer(nn.Module):
             for kind, weight in self.acts.bias:
                 tensor = kind.bias(self, own, weight, tensor)
         return tensor
+
+    def read_once(self, own: LayerView) -> LayerView:
+        """A view that has all of the layer's tensors, for a pass that reads them several times."""
+        names = (*self.bound, *self.private, *(["bias"] if self.acts.bias else []))
+        return LayerView({}, {name: self.read(name, own) for name in names})
 
     def bound_weight(self, own: LayerView, name: str) -> Tensor:
         """W·C(k) + Bₖ·Aₖ, in the shape of W."""

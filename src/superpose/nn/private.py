@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 STATE = "private_state"  # its name in the model
 BEGUN = "begun"  # the marker in a state: the numbers of the tasks that have begun
-TRAINED, RANK, FROZEN, STATISTICS, RECOGNITION = "trained", "rank", "frozen", "statistics", "recognition"
+TRAINED, RANK, FROZEN, STATISTICS, RECOGNITION = (
+    "trained",
+    "rank",
+    "frozen",
+    "statistics",
+    "recognition",
+)
 WRITTEN = (STATISTICS, RECOGNITION)  # by layers, not by an optimiser
 
 
@@ -128,7 +134,9 @@ class Flats(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         for task in self.learned():
-            destination[f"{prefix}{task}"] = self.own[task] if keep_vars else self.own[task].detach()
+            destination[f"{prefix}{task}"] = (
+                self.own[task] if keep_vars else self.own[task].detach()
+            )
 
     def _load_from_state_dict(
         self,
@@ -198,7 +206,10 @@ class Private(nn.Module):
             alike.setdefault((slot.flat, slot.start.dtype, slot.start.device), []).append(slot)
         for (kind, *_), some in alike.items():
             count = sum(one.kind == kind for one in self.flats.values())
-            self.add_module(f"{kind}_{count + 1}" if count else kind, Flats(kind, some, self.begun if has_base else None))
+            self.add_module(
+                f"{kind}_{count + 1}" if count else kind,
+                Flats(kind, some, self.begun if has_base else None),
+            )
 
     @property
     def flats(self) -> dict[str, Flats]:
@@ -264,14 +275,20 @@ class Private(nn.Module):
         key = str(task)
         for flats in self._modules.values():
             written = flats.kind in WRITTEN
-            flat = flats.start if task is None else (flats._buffers if written else flats._parameters)[key]
+            flat = (
+                flats.start
+                if task is None
+                else (flats._buffers if written else flats._parameters)[key]
+            )
             if flat.__class__ not in (Tensor, nn.Parameter) and is_sharded(flat):
                 raise SuperposeError(
                     "the private tensors of tasks are sharded, and a pass needs them before its "
                     "layers run: call fully_shard on the model as a whole, and call the model, not "
                     "a method of it"
                 )
-            for (path, name, shape), part in zip(flats.places, flat.split(flats.sizes), strict=True):
+            for (path, name, shape), part in zip(
+                flats.places, flat.split(flats.sizes), strict=True
+            ):
                 # what one layer writes to its own does not outdate another's
                 part = part.view(shape).data if written else part.view(shape)
                 found.setdefault(path, {})[name] = part
@@ -287,7 +304,9 @@ class Private(nn.Module):
             kept: Any = flats._buffers if flats.kind in WRITTEN else flats._parameters
             each = [flats.start if n in closed else kept[str(n)] for n in tasks]
             rows, lead = torch.stack(each).index_select(0, index), index.shape
-            for (path, name, shape), part in zip(flats.places, rows.split(flats.sizes, -1), strict=True):
+            for (path, name, shape), part in zip(
+                flats.places, rows.split(flats.sizes, -1), strict=True
+            ):
                 found.setdefault(path, {})[name] = part.view(lead + shape)
         return found
 
@@ -382,5 +401,3 @@ def _wide(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return tensor.to(found.device) if narrow else found
 
     return moved
-
-

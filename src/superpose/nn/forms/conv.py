@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from superpose import functional
 from superpose.nn.layer import Layer, Met, opened
@@ -38,7 +38,11 @@ class Conv(Layer):
 
     @classmethod
     def layouts(cls, module: Any, options: Options) -> dict[str, Layout]:
-        return {"weight": Kernel(module.groups, tuple(module.kernel_size), options.conv, module.transposed)}
+        return {
+            "weight": Kernel(
+                module.groups, tuple(module.kernel_size), options.conv, module.transposed
+            )
+        }
 
     def input_features(self, name: str) -> int:
         return self.in_channels
@@ -66,7 +70,10 @@ class Conv(Layer):
         Kernels of all rows are one convolution of rows · groups groups.
         """
         if x.ndim != len(self.kernel_size) + 2 or x.shape[0] != len(rows):
-            raise self.not_direct(f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows")
+            raise self.not_direct(
+                f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows"
+            )
+        given = x
         if self.padding_mode != "zeros":
             x, padding = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode), 0
         else:
@@ -83,7 +90,7 @@ class Conv(Layer):
         elif y is None:  # a frozen kernel, and a private bias
             y = self._convolve(x, full(self.stored("weight")), padding, self.groups)
         if self.training and self.acts.note:
-            self.note(own, x, rows)
+            self.note(own, given, rows)
         if bias is None:
             return y
         return y + bias.to(y.dtype).view(*bias.shape, *[1] * len(self.kernel_size))
@@ -116,10 +123,17 @@ class Conv(Layer):
 
     def _sizes(self, x: Tensor, padding: Any) -> list[int] | None:
         """Of the output of a convolution whose patches PyTorch takes: images, real, one group."""
-        if len(self.kernel_size) != 2 or self.groups > 1 or x.is_complex() or isinstance(padding, str):
+        if (
+            len(self.kernel_size) != 2
+            or self.groups > 1
+            or x.is_complex()
+            or isinstance(padding, str)
+        ):
             return None
         padding = (padding, padding) if isinstance(padding, int) else padding
-        options = zip(x.shape[2:], self.kernel_size, self.stride, padding, self.dilation, strict=True)
+        options = zip(
+            x.shape[2:], self.kernel_size, self.stride, padding, self.dilation, strict=True
+        )
         return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in options]
 
     def _bind_channels(self, context: Context, x: Tensor) -> Tensor:

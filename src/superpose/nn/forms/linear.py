@@ -145,7 +145,10 @@ def _attended(attention: Any, inputs: Any, options: Any) -> Tensor:
     own = {"out_proj.weight": torch.eye(attention.embed_dim).to(attention.out_proj.weight)}
     if attention.out_proj.bias is not None:
         own["out_proj.bias"] = torch.zeros_like(attention.out_proj.bias)
-    hooks, attention._forward_pre_hooks = attention._forward_pre_hooks, type(attention._forward_pre_hooks)()
+    hooks, attention._forward_pre_hooks = (
+        attention._forward_pre_hooks,
+        type(attention._forward_pre_hooks)(),
+    )
     try:
         y: Tensor = torch.func.functional_call(attention, own, inputs, options)[0]
         return y

@@ -63,7 +63,9 @@ class ChannelNorm(Norm):
 
     def check_rows(self, x: Tensor, rows: Tensor) -> None:
         if x.ndim < 2 or x.shape[0] != len(rows):
-            raise self.not_direct(f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows")
+            raise self.not_direct(
+                f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows"
+            )
 
 
 class GroupNorm(ChannelNorm):
@@ -105,7 +107,9 @@ class BatchNorm(ChannelNorm):
         scale = scale if weight is None else scale * weight
         shift = -mean * scale if bias is None else bias - mean * scale
         tail = [1] * (x.ndim - 2)
-        return torch.addcmul(shift.view(*shift.shape, *tail), x, scale.view(*scale.shape, *tail)).to(x.dtype)
+        return torch.addcmul(
+            shift.view(*shift.shape, *tail), x, scale.view(*scale.shape, *tail)
+        ).to(x.dtype)
 
 
 class InstanceNorm(BatchNorm):
