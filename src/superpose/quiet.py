@@ -1,4 +1,4 @@
-"""Runs of a network that leave it as it was."""
+"""Running a network to look at it: in evaluation mode, without gradients."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode; afterwards each module is in the mode that it was in."""
+    """Put a model into evaluation mode; afterwards each of its modules is in the mode it was in."""
     modes = {module: module.training for module in model.modules()}
-    model.eval()
+    for module in modes:
+        module.training = False
     try:
         yield
     finally:
@@ -23,7 +24,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def quiet_run() -> Iterator[None]:
-    """Run without gradients, and without PyTorch's fused attention, which skips layers' hooks."""
+    """No gradients, and none of PyTorch's fused attention, which does not call its layers."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

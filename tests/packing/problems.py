@@ -1,6 +1,7 @@
 """Networks, inputs and errors that the tests of packing and of analysis share."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ class MLP(nn.Module):
         super().__init__()
         sizes = (inputs, units, units)
         self.hidden = nn.ModuleList(
-            nn.Linear(a, b, bias) for a, b in zip(sizes, sizes[1:], strict=False)
+            nn.Linear(a, b, bias) for a, b in itertools.pairwise(sizes)
         )
         self.head = nn.Linear(units, classes, bias)
 

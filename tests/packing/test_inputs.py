@@ -34,7 +34,9 @@ def test_inputs_times_the_weight_are_what_the_layer_gives(layer, shape, conv):
     torch.testing.assert_close(y.float(), wanted)
     bound = weight.bind(met.x.double(), 1)
     expected = product(met, weight.blocks(sp.unsuperpose(packed, 1)[0].weight), None)
-    torch.testing.assert_close(bound @ weight.blocks(weight.stored).mT, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        bound @ weight.blocks(weight.stored).mT, expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_few_places_of_a_large_image_are_drawn():
@@ -48,7 +50,7 @@ def test_attention_comes_before_its_out_projection():
     net = Attending().eval()
     weights = linear_maps(sp.superpose(net, tasks=1))
     sides = torch.randn(4, 2, 24), torch.randn(4, 3, 24)
-    ordered = in_order(net, reversed(weights), Rows.of("a", sides))
+    ordered = in_order(net, weights[::-1], Rows.of("a", sides))
     names = [weight.full_name for weight, _ in ordered]
     assert names == ["attention.in_proj_weight", "attention.out_proj.weight", "head.weight"]
     assert [calls for _, calls in ordered] == [1, 1, 1]

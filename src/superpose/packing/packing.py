@@ -84,7 +84,7 @@ def pack(
     """
     _check_method(method, finetune, base)
     chosen = family_by_layer(family)
-    _check_family(several_families(chosen))
+    _check_family(family, several_families(chosen))
     sources = Sources(models)
     names: dict[Name, int] = {name: number for number, name in enumerate(sources.models)}
     check_names(list(names))
@@ -115,8 +115,7 @@ def pack(
         rank=rank,
         recognise=recognise,  # type: ignore[arg-type]  # it makes Statistics of it
     )
-    start = sources.first() if base is None else _with_base(sources.first(), base)
-    packed = build(start, chosen, names, seed, options, Packed).eval()
+    packed = build(_with_base(sources.first(), base), chosen, names, seed, options, Packed).eval()
     packed.method = method
     _empty(packed, base)
     _set_shared(packed, sources)
@@ -164,23 +163,25 @@ def _check_method(method: str, finetune: int, base: Any) -> None:
         )
 
 
-def _check_family(families: list[Family]) -> None:
-    for family in families:
-        if family.complex_valued:
+def _check_family(family: Any, families: list[Family]) -> None:
+    for one in families:
+        if one.complex_valued:
             raise SuperposeError(
                 f"the family {family!r} makes networks complex-valued, so models could not come "
                 "out as they went in: use 'phase', which is complex superposition for a real "
                 "network"
             )
-        if isinstance(family, Drawn) and family.learnable:
+        if isinstance(one, Drawn) and one.learnable:
             raise SuperposeError(
                 "the weights of packed models are computed for contexts that stay as they are: "
                 f"leave learnable out of {family!r}"
             )
 
 
-def _with_base(net: nn.Module, base: nn.Module) -> nn.Module:
+def _with_base(net: nn.Module, base: nn.Module | None) -> nn.Module:
     """A copy of a model with the tensors of the base, but those that have another shape there."""
+    if base is None:
+        return net
     state = checked("base", base, {})
     made = copy.deepcopy(net)
     shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
@@ -218,4 +219,6 @@ def _empty(packed: Packed, base: nn.Module | None) -> None:
                 f"{other} and {name} are one tensor, which cannot be packed for two layers at "
                 f"once: name {weight.layer.path!r} in private_layers, or give it a copy"
             )
-        stored.zero_()
+        weight.layer._parameters[name.rpartition(".")[2]] = nn.Parameter(
+            torch.zeros_like(stored), stored.requires_grad
+        )  # a private weight that it is tied to stays
