@@ -124,7 +124,7 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     _check_no_other_forms(path, model, header["forms"])
     model.superposition.spent = header["spent"]
     if header["method"]:
-        model.method = header["method"]  # type: ignore[assignment]
+        model.method = header["method"]
     for name in header["pairs"]:  # copied: a file's bytes may lie where pairs must not
         tensors[name] = torch.view_as_complex(tensors[name].clone())
     if header["reduced"] is not None:

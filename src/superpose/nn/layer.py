@@ -344,7 +344,7 @@ def layer_class(form: Any, plain: Any, names: tuple[str, ...]) -> Any:
 
     Tensors of these names are those of the active task.
     """
-    members = {name: of_task(name) for name in names}
+    members: dict[str, Any] = {name: of_task(name) for name in names}
     members |= {"_made_of": (form, plain, names), "__reduce__": _reduce}
     return type(plain.__name__, (form, plain), members)
 

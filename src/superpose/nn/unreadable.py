@@ -13,14 +13,10 @@ from torch import Tensor
 from superpose.errors import SuperposeError
 
 METADATA = {
-    Tensor.shape.__get__,
-    Tensor.dtype.__get__,
-    Tensor.device.__get__,
-    Tensor.layout.__get__,
-    Tensor.ndim.__get__,
-    Tensor.requires_grad.__get__,
-    Tensor.is_quantized.__get__,
-    Tensor.is_sparse.__get__,
+    *(
+        vars(torch._C.TensorBase)[name].__get__
+        for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_sparse")
+    ),
     Tensor.size,
     Tensor.dim,
     Tensor.numel,
