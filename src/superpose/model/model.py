@@ -125,6 +125,7 @@ class Superposed(nn.Module):
         check_names([*names, label])
         self._check_free(label)
         names[label] = number
+        self.superposition.note_names()
         self.private_state.add([number])
         return label
 
@@ -526,6 +527,12 @@ class Superposed(nn.Module):
             if flats.kind.startswith(STATISTICS) or flats.kind == "recognition"
             for task in flats.own
         ]
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise SuperposeError(
+            "nn.DataParallel copies a model in each pass, and its copies have no tasks: use "
+            "torch.nn.parallel.DistributedDataParallel, and sp.agree(model)"
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.__dict__.pop("_kept_views", None)

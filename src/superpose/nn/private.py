@@ -313,7 +313,7 @@ class Private(nn.Module):
         return found
 
     def check_starts(self, layers: dict[str, Layer]) -> None:
-        """Refuse what tasks start from if somebody wrote to it, or took a layer out of the model."""
+        """Refuse starts of tasks that somebody wrote to, and layers that were replaced."""
         lost = next((path for path in self.layers if path not in layers), None)
         if lost is not None:
             raise SuperposeError(
@@ -325,9 +325,10 @@ class Private(nn.Module):
             if flats.sharded or flats.start.is_meta:
                 continue
             for slot, start in zip(flats.slots, flats.start.split(flats.sizes), strict=True):
-                if slot.added:
+                layer = layers[slot.path]
+                if slot.added or layer.stored(slot.name).requires_grad:  # tied to one that learns
                     continue
-                now = full_start(layers[slot.path], slot.name)
+                now = full_start(layer, slot.name)
                 if now is not None and not same(now.reshape(-1), start):
                     raise SuperposeError(
                         f"{slot.full_name} was written to outside a task, and each task has its "

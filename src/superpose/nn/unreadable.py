@@ -1,4 +1,4 @@
-"""What a network gets that reads a layer's tensor by itself in a direct batch: no one tensor is right.
+"""A layer's tensor that a network reads by itself in a direct batch, where no one tensor is right.
 
 Its shape and type can be looked at; anything else is an error that names the layer.
 """
