@@ -81,6 +81,7 @@ def save(
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
         "spent": superposition.spent,
+        "by_number": superposition.by_number,
         "begun": sorted(model.private_state.begun),
         "private": {  # what the rows and columns of each table are; other tasks have the start
             name: {"tasks": list(map(int, tasks)), "tensors": _columns(every[name])}
@@ -123,8 +124,9 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
     )
     _check_no_other_forms(path, model, header["forms"])
     model.superposition.spent = header["spent"]
+    model.superposition.by_number = header["by_number"]
     if header["method"]:
-        model.method = header["method"]  # type: ignore[assignment]
+        model.method = header["method"]
     for name in header["pairs"]:  # copied: a file's bytes may lie where pairs must not
         tensors[name] = torch.view_as_complex(tensors[name].clone())
     if header["reduced"] is not None:

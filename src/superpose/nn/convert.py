@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ from superpose.nn.layer import Bound, Layer, layer_class
 from superpose.nn.layout import Layout
 from superpose.nn.leftovers import check_converted
 from superpose.nn.names import inside, joined, listed
-from superpose.nn.options import ROWS, TASK, Options
+from superpose.nn.options import TASK, Options
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
 from superpose.nn.private import FROZEN, STATISTICS, TRAINED, Private, Slot
 from superpose.nn.registry import computes_by_class, form_of
@@ -58,7 +58,7 @@ def convert(
     families.check_used(layer.path for layer in layers if layer.bound)
     for path, dim in _row_dims(modules, options):
         if isinstance(modules.get(path), Layer):
-            modules[path].row_dim = dim  # type: ignore[assignment]
+            modules[path].row_dim = dim
     slots = [slot for layer in layers for slot in _plain_slots(layer)]
     slots += _give(layers, _kinds(options, layers))
     return Private(layers, slots, options.base)
@@ -128,7 +128,7 @@ def _become(
     shifted = layouts and options.centre == TASK and "bias" in module._parameters
     read = tuple(dict.fromkeys([*layouts, *private, *(["bias"] if shifted else [])]))
     _check_free(path, module, form)
-    plain, module.__class__ = type(module), layer_class(form, type(module), read)
+    plain, module.__class__ = type(module), layer_class(cast(Any, form), type(module), read)
     module.path, module.plain_class, module.home = path, plain, home
     module.private, module.row_dim = tuple(private), _row_dim(options)
     module.has_base, module.acts = bool(options.base and layouts), Acts.of([])
@@ -193,7 +193,8 @@ def _check_free(path: str, module: nn.Module, form: type[Layer]) -> None:
 def _kinds(options: Options, layers: list[Layer]) -> list[Kind]:
     """The kinds of private tensors that are asked for."""
     kinds: list[Kind] = [LearnedContext()]
-    kinds += {TASK: [TaskMean()], ROWS: [RowMean()], None: []}[options.centre]
+    if options.centre is not None:
+        kinds.append(TaskMean() if options.centre == TASK else RowMean())
     kinds += [LowRank(options.rank)] if options.rank else []
     if options.recognise is not None:
         path = recognition_layer(layers, options)

@@ -160,7 +160,13 @@ class Layer(nn.Module):
             return tree_map(lambda t: t.squeeze(dim) if isinstance(t, Tensor) else t, y)
 
         mapped = torch.vmap(alone, (0, *dims), dim, randomness="different")
-        return mapped(layers, *leaves)
+        try:
+            return mapped(layers, *leaves)
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            first = str(error).splitlines()[0]
+            raise self.not_direct(f"cannot be mapped over rows ({first})") from error
 
     def by_task(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Any:
         """The rows of each task together, put back where they were."""
@@ -205,7 +211,7 @@ class Layer(nn.Module):
         return [self.row_dim or 0 for _ in leaves]
 
     def rows_in(self, x: Tensor, rows: Tensor, features: int = 1) -> int:
-        """The dimension of the rows, before the features: a batch (rows, features) has them first."""
+        """The dimension of the rows, before the features: (rows, features) has them first."""
         dim = max(0, min(self.row_dim or 0, x.ndim - 1 - features))
         if x.ndim < 1 + features or x.shape[dim] != len(rows):
             raise self.not_direct(
@@ -344,7 +350,7 @@ def layer_class(form: Any, plain: Any, names: tuple[str, ...]) -> Any:
 
     Tensors of these names are those of the active task.
     """
-    members = {name: of_task(name) for name in names}
+    members: dict[str, Any] = {name: of_task(name) for name in names}
     members |= {"_made_of": (form, plain, names), "__reduce__": _reduce}
     return type(plain.__name__, (form, plain), members)
 

@@ -56,11 +56,12 @@ class Standalone(nn.Module):
         if out is not None:
             _become(out, Projection, f"{name}.out_proj", chosen, seed, home, settings)
         public: Any = type(self)
-        _become(self, FORMS[plain], name, chosen, seed, home, settings, standalone_class(public))
+        made = standalone_class(public)
+        _become(self, FORMS[plain], name, chosen, seed, home, settings, made)
 
     @classmethod
-    def _plain_class(cls) -> type[nn.Module]:
-        return next(one for one in cls.__mro__ if one in FORMS)  # type: ignore[return-value]
+    def _plain_class(cls) -> Any:
+        return next(one for one in cls.__mro__ if one in FORMS)
 
 
 def _become(
@@ -127,7 +128,7 @@ def _view(layer: Any, task: Any) -> View:
     found = {}
     for one in inside:
         each = tuple(_one(one, k) for k in tasks) if layer.runs_by_task() else ()
-        like = {name: one._parameters[name] for name in one.bound}
+        like: dict[str, Any] = {name: one._parameters[name] for name in one.bound}
         index = index.to(next(iter(like.values())).device)
         stacked = {
             name: cache.table(bound.context, like[name].device, like[name].real.dtype).rows(

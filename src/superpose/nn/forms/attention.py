@@ -104,9 +104,8 @@ class Attention(Layer):
 
         where = {name: 0 if by_row else None for name, by_row in dims.items()}
         need = bool(options["need_weights"])
-        mapped = torch.vmap(
-            alone, (0, where, *[0] * len(each)), (dim, 0 if need else None), randomness="different"
-        )
+        out: Any = (dim, 0 if need else None)
+        mapped = torch.vmap(alone, (0, where, *[0] * len(each)), out, randomness="different")
         return mapped(self._layers_inside(), masks, *each)
 
 

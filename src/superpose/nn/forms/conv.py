@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from superpose import functional
 from superpose.nn.layer import Layer, Met, opened
@@ -35,6 +36,7 @@ class Conv(Layer):
     groups: int
     padding_mode: str
     _conv_forward: Any
+    _reversed_padding_repeated_twice: Any
 
     @classmethod
     def layouts(cls, module: Any, options: Options) -> dict[str, Layout]:
@@ -82,7 +84,11 @@ class Conv(Layer):
         y = self._bind_input(own, x, padding) if by_input else None
         bias = self.read("bias", own) if y is not None or not own.contexts else None
         if y is None and ("weight" in own.tensors or own.contexts):
-            kernels, shift = torch.vmap(self._read_row, (0,), (0, 0))(own._replace(each=()))
+            own = own._replace(each=())
+            if tree_leaves(own):
+                kernels, shift = torch.vmap(self._read_row)(own)
+            else:  # contexts that are the identity, and nothing private
+                kernels, shift = (t.expand(len(x), *t.shape) for t in self._read_row(own))
             bias = bias if shift.shape[-1] == 0 else shift
             side_by_side = x.flatten(0, 1).unsqueeze(0)
             y = self._convolve(side_by_side, kernels.flatten(0, 1), padding, len(x) * self.groups)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -54,8 +54,9 @@ class Linear(Layer):
 
     def equation(self, own: LayerView, x: Tensor) -> Tensor:
         """y = W₀x + W·C(k)·(x − μₖ) + Bₖ·Aₖ·x + bₖ"""
-        tensors, weight = own.tensors, self._parameters["weight"]
-        bias = tensors["bias"] if "bias" in tensors else self._parameters["bias"]
+        tensors, kept = own.tensors, cast(dict[str, Any], self._parameters)
+        weight = kept["weight"]
+        bias = tensors["bias"] if "bias" in tensors else kept["bias"]
         if weight.__class__ is not nn.Parameter and self.training and torch.is_grad_enabled():
             check_learns(self, "weight", weight)
         if weight.is_complex():
@@ -72,7 +73,7 @@ class Linear(Layer):
         if own.gate:
             y = opened(y, own.gate)
         if self.has_base:
-            base = self._modules["bases"]._parameters["weight"]
+            base: Any = cast(Any, self._modules["bases"])._parameters["weight"]
             if base.__class__ is not nn.Parameter and self.training:
                 base = full(base)  # a quantised product may round x: no gradient
             y = y + F.linear(x, full(base).mT if self.transposed else base, fused)
@@ -104,10 +105,10 @@ class Linear(Layer):
 
     def _weight_is_cheaper(self, x: Tensor) -> bool:
         """Whether W₀ + W·C(k) as one weight is less work than a product for each of the two."""
-        weight = self._parameters["weight"]
+        weight: Any = self._parameters["weight"]
         if x.numel() * MANY_ROWS < weight.numel() * self.bound["weight"].context.family.effort:
             return False
-        base = self._modules["bases"]._parameters["weight"]
+        base: Any = cast(Any, self._modules["bases"])._parameters["weight"]
         kinds = (weight.__class__, base.__class__)
         return kinds == (nn.Parameter, nn.Parameter)  # quantised ones have products of their own
 
