@@ -26,7 +26,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.options import ROWS, Options
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
-from superpose.nn.private import STATE
+from superpose.nn.private import STATE, TRAINED
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.statistics import Statistics, as_statistics
 from superpose.nn.view import Home
@@ -197,6 +197,7 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     number = None if task is None else model.superposition.number(task)
     read = read_out(plain, number)
     held, own = plain.superposition.held, plain.superposed_layers
+    kinds = {slot.full_name: slot.flat for slot in plain.private_state.slots if not slot.added}
     if number is not None:
         _warn_of_biases(model, read)
     del plain.superposition, plain._modules[STATE]
@@ -212,8 +213,8 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
                 layer._parameters[name].requires_grad_(learned)  # type: ignore[union-attr]
         layer.unsuperpose()
     for name, parameter in plain.named_parameters(remove_duplicate=False):
-        if name in held:
-            parameter.requires_grad_()
+        if name in held or name in kinds:
+            parameter.requires_grad_(name in held or kinds[name] == TRAINED)
     return plain
 
 
