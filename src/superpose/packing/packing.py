@@ -219,6 +219,4 @@ def _empty(packed: Packed, base: nn.Module | None) -> None:
                 f"{other} and {name} are one tensor, which cannot be packed for two layers at "
                 f"once: name {weight.layer.path!r} in private_layers, or give it a copy"
             )
-        weight.layer._parameters[name.rpartition(".")[2]] = nn.Parameter(
-            torch.zeros_like(stored), stored.requires_grad
-        )  # a private weight that it is tied to stays
+        stored.zero_()
