@@ -52,7 +52,7 @@ def tied():
     return net
 
 
-def test_one_of_two_tied_layers_can_be_private():
+def test_one_of_two_tied_layers_can_be_private(tmp_path):
     models, x = {"a": tied(), "b": tied()}, inputs("ab", 4, (12,))
     packed = sp.pack(models, calibration=x, private_layers=["2"])
     for name, net in models.items():

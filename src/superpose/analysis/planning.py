@@ -39,11 +39,6 @@ class LayerPlan:
     width: int  # inputs it should have for the noise that is wanted
     numbers: int  # of its weight, which a task would store if the layer were its own
 
-    @property
-    def signal_to_noise(self) -> float:
-        """In decibels."""
-        return -10 * math.log10(max(self.noise, 1e-12))
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -76,21 +71,18 @@ class Plan:
         """All fields, for JSON."""
         found = asdict(self) | {"noise": self.noise, "bottleneck": self.bottleneck.layer}
         found["small"] = [one.layer for one in self.small]
-        for described, layer in zip(found["layers"], self.layers, strict=True):
-            described["signal_to_noise_db"] = layer.signal_to_noise
         return found
 
     def __str__(self) -> str:
         lines = [
             f"{self.tasks} models, {self.family} contexts, method {self.method}: "
             f"noise up to {self.noise:.4f} of a layer's energy",
-            f"{'layer':<36}{'inputs':>8}{'rank':>8}{'noise':>9}{'dB':>7}"
+            f"{'layer':<36}{'inputs':>8}{'rank':>8}{'noise':>9}"
             f"{f'width for {self.wanted:g}':>18}",
         ]
         for one in self.layers:
             lines.append(
-                f"{one.layer:<36}{one.inputs:>8}{one.rank:>8}{one.noise:>9.4f}"
-                f"{one.signal_to_noise:>7.1f}{one.width:>18}"
+                f"{one.layer:<36}{one.inputs:>8}{one.rank:>8}{one.noise:>9.4f}{one.width:>18}"
             )
         ratio = self.separate_bytes / self.stored_bytes
         lines += [

@@ -53,9 +53,7 @@ def _energy(weight: Weight, others: Sequence[Tensor], x: Tensor) -> float:
     for w in others:
         w_at = w.unflatten(-1, (dim, -1)).mT.unsqueeze(2)  # (groups, outputs, 1, positions, inputs)
         one, more = moments(w_at, x_at)
-        mean = mean + one.sum(
-            -1
-        )  # over positions, which share a context
+        mean = mean + one.sum(-1)  # over positions, which share a context
         variance += float(more.sum())
     return float(torch.as_tensor(mean).abs().square().sum()) + variance
 

@@ -117,9 +117,8 @@ def pack(
     )
     packed = build(_with_base(sources.first(), base), chosen, names, seed, options, Packed).eval()
     packed.method = method
-    _empty(packed, base)
-    _set_shared(packed, sources)
-    track = _bar if progress else _silent
+    _prepare(packed, sources, base)
+    track = _bar if progress else lambda steps, label: steps
     if method == SOLVE:
         given = calibration or noise(sources, seed, input_shape)
         solve(packed, sources, given, batch_size, partial(track, label="solve"))
@@ -139,10 +138,6 @@ def _bar(steps: Any, label: str) -> Any:
     from rich.progress import track
 
     return track(steps, label, transient=True)
-
-
-def _silent(steps: Any, label: str) -> Any:
-    return steps
 
 
 def _check_method(method: str, finetune: int, base: Any) -> None:
@@ -191,8 +186,21 @@ def _with_base(net: nn.Module, base: nn.Module | None) -> nn.Module:
 
 
 @torch.no_grad()
-def _set_shared(packed: Packed, sources: Sources) -> None:
-    """Give shared tensors the values of the models, which are all the same, not the base's."""
+def _prepare(packed: Packed, sources: Sources, base: nn.Module | None) -> None:
+    """Set bound weights to zero, and shared tensors to those of the models, not of the base."""
+    seen: dict[int, str] = {}
+    there = {} if base is None else base.state_dict()
+    for weight in bound_weights(packed):
+        name, stored = weight.full_name, weight.stored
+        if base is not None and (name not in there or there[name].shape != stored.shape):
+            raise SuperposeError(f"the base has no {name} like the models'")
+        other = seen.setdefault(id(stored), name)
+        if other != name:
+            raise SuperposeError(
+                f"{other} and {name} are one tensor, which cannot be packed for two layers at "
+                f"once: name {weight.layer.path!r} in private_layers, or give it a copy"
+            )
+        stored.zero_()
     state, given = packed.state_dict(), sources.first().state_dict()
     for key in packed.summary().shared:
         if key in sources.differing:
@@ -202,21 +210,3 @@ def _set_shared(packed: Packed, sources: Sources) -> None:
             )
         if key in given:
             state[key].copy_(given[key])
-
-
-@torch.no_grad()
-def _empty(packed: Packed, base: nn.Module | None) -> None:
-    """Set the bound weights to zero; each has to be a tensor of its own, and one of the base."""
-    seen: dict[int, str] = {}
-    state = {} if base is None else base.state_dict()
-    for weight in bound_weights(packed):
-        name, stored = weight.full_name, weight.stored
-        if base is not None and (name not in state or state[name].shape != stored.shape):
-            raise SuperposeError(f"the base has no {name} like the models'")
-        other = seen.setdefault(id(stored), name)
-        if other != name:
-            raise SuperposeError(
-                f"{other} and {name} are one tensor, which cannot be packed for two layers at "
-                f"once: name {weight.layer.path!r} in private_layers, or give it a copy"
-            )
-        stored.zero_()

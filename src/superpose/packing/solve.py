@@ -126,7 +126,8 @@ def observe(
 @torch.no_grad()
 def _store(packed: Superposed, weight: Weight, problems: list[Problem]) -> None:
     """Write W, the biases that go with it, and the low-rank parts."""
-    tasks = {number: packed.private_tensors(name) for name, number in _numbered(packed)}
+    names = packed.superposition.names
+    tasks = {number: packed.private_tensors(name) for name, number in names.items()}
     if problems[0].apart:
         for task, (down, up) in solve_beside(problems, packed.superposition.options.rank).items():
             lead = down if weight.bound.grouped else down.squeeze(0)
@@ -138,7 +139,3 @@ def _store(packed: Superposed, weight: Weight, problems: list[Problem]) -> None:
             bias = tasks[task][weight.bias or ""].detach()
             bias.view(len(matrix), -1)[:, problem.outputs] = value.to(bias)
     weight.stored.copy_(weight.bound.layout.from_blocks(matrix))
-
-
-def _numbered(packed: Superposed) -> Iterable[tuple[Name, int]]:
-    return packed.superposition.names.items()
