@@ -57,6 +57,9 @@ def test_one_of_two_tied_layers_can_be_private(tmp_path):
     packed = sp.pack(models, calibration=x, private_layers=["2"])
     for name, net in models.items():
         torch.testing.assert_close(packed(x[name], task=name), net(x[name]), rtol=1e-3, atol=1e-3)
+    sp.save(packed, tmp_path / "p.safetensors")
+    loaded = sp.load(tmp_path / "p.safetensors", tied())
+    assert torch.equal(loaded(x["a"], task="b"), packed(x["a"], task="b"))
 
 
 class Scaled(nn.Module):
