@@ -84,11 +84,11 @@ class Conv(Layer):
         y = self._bind_input(own, x, padding) if by_input else None
         bias = self.read("bias", own) if y is not None or not own.contexts else None
         if y is None and ("weight" in own.tensors or own.contexts):
-            own = own._replace(each=())
-            if tree_leaves(own):
-                kernels, shift = torch.vmap(self._read_row)(own)
+            alone = own._replace(each=())
+            if tree_leaves(alone):
+                kernels, shift = torch.vmap(self._read_row)(alone)
             else:  # contexts that are the identity, and nothing private
-                kernels, shift = (t.expand(len(x), *t.shape) for t in self._read_row(own))
+                kernels, shift = (t.expand(len(x), *t.shape) for t in self._read_row(alone))
             bias = bias if shift.shape[-1] == 0 else shift
             side_by_side = x.flatten(0, 1).unsqueeze(0)
             y = self._convolve(side_by_side, kernels.flatten(0, 1), padding, len(x) * self.groups)
