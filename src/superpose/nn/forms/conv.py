@@ -120,7 +120,7 @@ class Conv(Layer):
             sizes = self._sizes(x, padding)
             if sizes is None or prod(sizes) >= self.out_channels:
                 return None
-            found = F.unfold(x, self.kernel_size, self.dilation, padding, self.stride).mT  # type: ignore[arg-type]
+            found = F.unfold(x, self.kernel_size, self.dilation, padding, self.stride).mT
             y = F.linear(context.by_row().bind(found), weight.flatten(1)).mT
             y = y.reshape(*y.shape[:2], *sizes)
         y = opened(y, own.gate)
