@@ -209,7 +209,7 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
             _assign(layer, name, value)
             if has_base:
                 learned = joined(layer.path, f"bases.{name}") in held
-                layer._parameters[name].requires_grad_(learned)  # type: ignore[union-attr]
+                layer._parameters[name].requires_grad_(learned)
         layer.unsuperpose()
     for name, parameter in plain.named_parameters(remove_duplicate=False):
         if name in held:

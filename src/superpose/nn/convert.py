@@ -128,7 +128,8 @@ def _become(
     shifted = layouts and options.centre == TASK and "bias" in module._parameters
     read = tuple(dict.fromkeys([*layouts, *private, *(["bias"] if shifted else [])]))
     _check_free(path, module, form)
-    plain, module.__class__ = type(module), layer_class(cast(Any, form), type(module), read)
+    plain: Any = type(module)
+    module.__class__ = layer_class(cast(Any, form), plain, read)
     module.path, module.plain_class, module.home = path, plain, home
     module.private, module.row_dim = tuple(private), _row_dim(options)
     module.has_base, module.acts = bool(options.base and layouts), Acts.of([])
