@@ -165,7 +165,7 @@ def _layouts(path: str, module: Any, form: type[Layer], options: Options) -> dic
 
 
 def _check_can_be_private(path: str, module: nn.Module) -> None:
-    container = isinstance(module, CONTAINERS) or isinstance(module, ParametrizationList)
+    container = isinstance(module, (*CONTAINERS, ParametrizationList))
     if container or is_parametrized(module) or not computes_by_class(module):
         raise SuperposeError(
             f"private_layers: {path!r} is a {type(module).__name__} that cannot be private: a "

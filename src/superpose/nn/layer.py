@@ -82,7 +82,7 @@ class Layer(nn.Module):
         return x if x.ndim > 1 else x.unsqueeze(0)
 
     def is_linear_map(self, name: str) -> bool:
-        """Whether the layer gives W x + b of what `inputs_of` tells, so that W can be solved for."""
+        """Whether the layer gives W x + b of its `inputs_of`, so that W can be solved for."""
         return False
 
     def inputs_of(self, name: str, plain: Any, inputs: Any, options: Any, seed: int) -> list[Met]:

@@ -19,7 +19,7 @@ from superpose.nn.layer import Bound, Layer, layer_class
 from superpose.nn.names import joined
 from superpose.nn.options import Options
 from superpose.nn.registry import FORMS
-from superpose.nn.view import Home, LayerView, View, viewing
+from superpose.nn.view import Home, LayerView, View, active, viewing
 
 
 class Standalone(nn.Module):
@@ -79,7 +79,9 @@ def _become(
 def standalone_class(public: Any, made: Any) -> Any:
     """The class of the layers that a public class makes: they are called with a task."""
 
-    def forward(self: Any, *inputs: Any, task: Any, **options: Any) -> Any:
+    def forward(self: Any, *inputs: Any, task: Any = None, **options: Any) -> Any:
+        if active.home is self.home:  # the rows of one task
+            return made.forward(self, *inputs, **options)
         with viewing(_view(self, task), self.home):
             return made.forward(self, *inputs, **options)
 

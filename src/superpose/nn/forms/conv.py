@@ -112,7 +112,7 @@ class Conv(Layer):
         return y
 
     def _bind_input(self, own: LayerView, x: Tensor, padding: Any) -> Tensor | None:
-        """W₀x + W·C(k)·x on channels, or on the patches that the kernel meets where these are few."""
+        """W₀x + W·C(k)·x on channels, or on the patches that the kernel meets, if few."""
         context, weight = own.contexts["weight"], full(self.stored("weight"))
         if self.bound["weight"].layout.mode == "channel":  # type: ignore[attr-defined]
             y = self._convolve(self._bind_channels(context, x), weight, padding, self.groups)
