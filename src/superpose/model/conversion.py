@@ -155,8 +155,13 @@ def build(
     seed: int,
     options: Options,
     kind: type[S],
+    *,
+    start: bool = True,
 ) -> S:
-    """What `superpose` does, from the values that a file keeps."""
+    """What `superpose` does, from the values that a file keeps.
+
+    Without `start`, tasks get their private tensors later, when a file's weights are there.
+    """
     _check_plain(net, kind)
     if not isinstance(seed, WHOLE):
         raise SuperposeError(f"seed={seed!r}: give a whole number")
@@ -177,7 +182,7 @@ def build(
     if kind is Superposed and options.base:
         _check_statistics(model)
     model.add_module(STATE, private)
-    private.add(names.values())
+    private.add(names.values() if start else ())
     return model
 
 
