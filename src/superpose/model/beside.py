@@ -40,7 +40,7 @@ def freeze(model: nn.Module, options: Options, warn: bool = True) -> frozenset[s
         elif id(p) in starts and id(p) not in elsewhere:
             p.requires_grad_(False)
     for name, p in named:
-        if name in held or is_private(name) and f"{STATE}.{FROZEN}" in name:
+        if name in held or (is_private(name) and f"{STATE}.{FROZEN}" in name):
             p.requires_grad_(False)
     if told and warn:
         warnings.warn(

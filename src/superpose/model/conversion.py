@@ -155,8 +155,13 @@ def build(
     seed: int,
     options: Options,
     kind: type[S],
+    *,
+    start: bool = True,
 ) -> S:
-    """What `superpose` does, from the values that a file keeps."""
+    """What `superpose` does, from the values that a file keeps.
+
+    Without `start`, tasks get their private tensors later, when a file's weights are there.
+    """
     _check_plain(net, kind)
     if not isinstance(seed, WHOLE):
         raise SuperposeError(f"seed={seed!r}: give a whole number")
@@ -177,7 +182,7 @@ def build(
     if kind is Superposed and options.base:
         _check_statistics(model)
     model.add_module(STATE, private)
-    private.add(names.values())
+    private.add(names.values() if start else ())
     return model
 
 
@@ -210,7 +215,7 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
             _assign(layer, name, value)
             if has_base:
                 learned = joined(layer.path, f"bases.{name}") in held
-                layer._parameters[name].requires_grad_(learned)  # type: ignore[union-attr]
+                layer._parameters[name].requires_grad_(learned)
         layer.unsuperpose()
     for name, parameter in plain.named_parameters(remove_duplicate=False):
         if name in held or name in kinds:

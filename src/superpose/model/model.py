@@ -274,7 +274,7 @@ class Superposed(nn.Module):
 
     @property
     def mixed(self) -> str:
-        """How mixed batches are computed: "grouped", or "direct" where that was said to be right."""
+        """How mixed batches are computed: "grouped", or "direct" where that is said to be right."""
         return self.superposition.options.mixed or declared_way(self)
 
     @mixed.setter

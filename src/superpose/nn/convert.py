@@ -128,7 +128,8 @@ def _become(
     shifted = layouts and options.centre == TASK and "bias" in module._parameters
     read = tuple(dict.fromkeys([*layouts, *private, *(["bias"] if shifted else [])]))
     _check_free(path, module, form)
-    plain, module.__class__ = type(module), layer_class(cast(Any, form), type(module), read)
+    plain: Any = type(module)
+    module.__class__ = layer_class(cast(Any, form), plain, read)
     module.path, module.plain_class, module.home = path, plain, home
     module.private, module.row_dim = tuple(private), _row_dim(options)
     module.has_base, module.acts = bool(options.base and layouts), Acts.of([])
@@ -164,7 +165,7 @@ def _layouts(path: str, module: Any, form: type[Layer], options: Options) -> dic
 
 
 def _check_can_be_private(path: str, module: nn.Module) -> None:
-    container = isinstance(module, CONTAINERS) or isinstance(module, ParametrizationList)
+    container = isinstance(module, (*CONTAINERS, ParametrizationList))
     if container or is_parametrized(module) or not computes_by_class(module):
         raise SuperposeError(
             f"private_layers: {path!r} is a {type(module).__name__} that cannot be private: a "

@@ -82,7 +82,7 @@ class Layer(nn.Module):
         return x if x.ndim > 1 else x.unsqueeze(0)
 
     def is_linear_map(self, name: str) -> bool:
-        """Whether the layer gives W x + b of what `inputs_of` tells, so that W can be solved for."""
+        """Whether the layer gives W x + b of its `inputs_of`, so that W can be solved for."""
         return False
 
     def inputs_of(self, name: str, plain: Any, inputs: Any, options: Any, seed: int) -> list[Met]:
@@ -213,7 +213,7 @@ class Layer(nn.Module):
     def rows_in(self, x: Tensor, rows: Tensor, features: int = 1) -> int:
         """The dimension of the rows, before the features: (rows, features) has them first."""
         dim = max(0, min(self.row_dim or 0, x.ndim - 1 - features))
-        if x.ndim < 1 + features or x.shape[dim] != len(rows):
+        if x.ndim < 1 + features or x.shape[dim] != rows.shape[0]:
             raise self.not_direct(
                 f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows"
             )

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +74,7 @@ class Flats(nn.Module):
     @property
     def sharded(self) -> bool:
         """Whether each process has a part of every tensor."""
-        return any(map(is_sharded, self.own.values()))
+        return any(map(is_sharded, islice(self.own.values(), 1)))  # all of them, or none
 
     def put(self, task: str, flat: Tensor, learns: bool = True) -> None:
         """Make this the task's tensor; an optimiser that knows its parameter goes on knowing it."""
@@ -100,11 +101,11 @@ class Flats(nn.Module):
         whose tensor is not, to the bit, the start."""
         if self.sharded:
             return list(self.own)  # processes could come to different answers
-        begun = self.begun or ()
+        begun, is_cow = self.begun or (), torch._C._is_cow_tensor  # type: ignore[attr-defined]
         return [
             task
             for task, flat in self.own.items()
-            if int(task) in begun or not (is_fresh(flat) or same(flat, self.start))
+            if not (is_cow(flat) or same(flat, self.start)) or int(task) in begun
         ]
 
     def restart(self, start: Tensor) -> None:
@@ -264,7 +265,8 @@ class Private(nn.Module):
     def places(self, task: int) -> list[int]:
         """The memory of a task's tensors: views of them hold as long as it is the same."""
         key, found = str(task), []
-        for flats in cast(dict[str, Any], self._modules).values():
+        flats: Any
+        for flats in self._modules.values():
             flat = (flats._parameters or flats._buffers)[key]
             found.append(flat.untyped_storage()._cdata)
         return found
@@ -272,8 +274,9 @@ class Private(nn.Module):
     def tensors(self, task: int) -> dict[str, dict[str, Tensor]]:
         """For each layer its tensors of a task."""
         found: dict[str, dict[str, Tensor]] = {}
-        key, every = str(task), cast(dict[str, Any], self._modules)
-        for flats in every.values():
+        key, every = str(task), self._modules.values()
+        flats: Any
+        for flats in every:
             written = flats.kind in WRITTEN
             flat = (flats._buffers if written else flats._parameters)[key]
             if flat.__class__ not in (Tensor, nn.Parameter) and is_sharded(flat):
@@ -300,7 +303,8 @@ class Private(nn.Module):
         """For each layer its tensors of rows of several tasks, (rows, …)."""
         found: dict[str, dict[str, Tensor]] = {}
         closed = {n for n in tasks if n not in self.begun} if self.has_base else ()
-        for flats in cast(dict[str, Any], self._modules).values():
+        flats: Any
+        for flats in self._modules.values():
             if flats.kind == RECOGNITION:
                 continue  # no product needs them
             kept = flats._buffers if flats.kind in WRITTEN else flats._parameters

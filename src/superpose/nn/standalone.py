@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from superpose import contexts
 from superpose.contexts import Drawn, Family, LayerContext, cache
 from superpose.errors import SuperposeError
-from superpose.nn.complex import make_complex
+from superpose.nn.forms import declared  # noqa: F401 (it registers PyTorch's layers)
 from superpose.nn.forms.linear import Projection
 from superpose.nn.kinds import Acts
-from superpose.nn.layer import Bound, Layer, layer_class, of_task
+from superpose.nn.layer import Bound, Layer, layer_class
 from superpose.nn.names import joined
 from superpose.nn.options import Options
 from superpose.nn.registry import FORMS
-from superpose.nn.view import Home, LayerView, View, viewing
+from superpose.nn.view import Home, LayerView, View, active, viewing
 
 
 class Standalone(nn.Module):
@@ -27,90 +27,75 @@ class Standalone(nn.Module):
 
     The constructor takes the plain layer's arguments, then `family` (a name or a family), `seed`
     and `layer` (its name), which decide its contexts, and `conv`, "kernel" or "channel".
-    """
 
-    complex_valued: ClassVar[bool] = False
+    >>> layer = Linear(8, 3, family="hadamard", seed=0)
+    >>> layer(torch.ones(2, 8), task=[5, 7]).shape
+    torch.Size([2, 3])
+    """
 
     def __init__(
         self,
         *arguments: Any,
-        family: str | Family | None = None,
+        family: str | Family = "binary",
         seed: int = 0,
         layer: str | None = None,
         conv: str = "kernel",
         **options: Any,
     ) -> None:
-        plain: Any = type(self)._plain_class()
+        public: Any = type(self)
+        plain: Any = next(one for one in public.__mro__ if one in FORMS)
         plain.__init__(self, *arguments, **options)
-        name = plain.__name__ if layer is None else layer
-        chosen = contexts.family(family or ("complex" if self.complex_valued else "binary"))
+        chosen, name = contexts.family(family), plain.__name__ if layer is None else layer
         if isinstance(chosen, Drawn) and chosen.learnable:
             raise SuperposeError(
                 f"{type(chosen).__name__}(learnable=True) is learned for each task, which only a "
                 "superposed model knows: superpose() a network, or leave learnable out"
             )
-        if self.complex_valued:
-            make_complex(self, seed, name)
-        home, settings = Home(), Options(conv=conv)
-        out = self._modules.get("out_proj")
-        if out is not None:
-            _become(out, Projection, f"{name}.out_proj", chosen, seed, home, settings)
-        public: Any = type(self)
-        made = standalone_class(public)
-        _become(self, FORMS[plain], name, chosen, seed, home, settings, made)
-
-    @classmethod
-    def _plain_class(cls) -> Any:
-        return next(one for one in cls.__mro__ if one in FORMS)
+        parts: list[Any] = [(self, FORMS[plain], name)]
+        if "out_proj" in self._modules:
+            parts.append((self.out_proj, Projection, f"{name}.out_proj"))
+        home = Home()
+        for module, form, path in parts:
+            _become(module, form, path, chosen, seed, home, Options(conv=conv))
+        made: Any = type(self)
+        self.__class__ = standalone_class(public, made)
 
 
 def _become(
-    module: Any,
-    form: Any,
-    path: str,
-    family: Family,
-    seed: int,
-    home: Home,
-    options: Options,
-    made: Any = None,
+    module: Any, form: Any, path: str, family: Family, seed: int, home: Home, options: Options
 ) -> None:
-    layouts = form.layouts(module, options)
+    layouts, own = form.layouts(module, options), module._parameters
     bound = {
-        name: Bound(
-            LayerContext(family, seed, joined(path, name), *at.inputs(module._parameters[name])), at
-        )
+        name: Bound(LayerContext(family, seed, joined(path, name), *at.inputs(own[name])), at)
         for name, at in layouts.items()
     }
-    plain = type(module)
-    module.__class__ = made or layer_class(form, plain, tuple(layouts))
+    plain: Any = type(module)
+    module.__class__ = layer_class(form, plain, tuple(layouts))
     module.path, module.plain_class, module.home, module.bound = path, plain, home, bound
     module.private, module.row_dim, module.acts, module.has_base = (), 0, Acts.of([]), False
 
 
 @functools.cache
-def standalone_class(public: Any) -> Any:
-    """The class of the layers that a public class makes."""
-    plain = public._plain_class()
-    form: Any = FORMS[plain]
+def standalone_class(public: Any, made: Any) -> Any:
+    """The class of the layers that a public class makes: they are called with a task."""
 
-    def forward(self: Any, *inputs: Any, task: Any, **options: Any) -> Any:
+    def forward(self: Any, *inputs: Any, task: Any = None, **options: Any) -> Any:
+        if active.home is self.home:  # the rows of one task
+            return made.forward(self, *inputs, **options)
         with viewing(_view(self, task), self.home):
-            return form.forward(self, *inputs, **options)
+            return made.forward(self, *inputs, **options)
 
-    names = (
-        n for n in ("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-    )
-    recurrent = issubclass(plain, nn.RNNBase)
-    members: dict[str, Any] = {"forward": forward, "__reduce__": _reduce, "_public": public}
-    members |= {} if recurrent else {name: of_task(name) for name in names}
-    if recurrent:
-        members["_flat_weights"] = property(_flat_weights, lambda self, value: None)
-    return type(public.__name__, (form, public), members)
+    members = {"forward": forward, "_parts": (public, made._made_of), "__reduce__": _reduce}
+    return type(public.__name__, (made,), members)
 
 
-def _flat_weights(self: Any) -> list[Any]:
-    own, _ = self.own() if self.home is not None else (None, None)
-    return [self.read(name, own) for name in self._flat_weights_names]
+def _reduce(layer: Any) -> Any:
+    return _empty, type(layer)._parts, layer.__getstate__()
+
+
+def _empty(public: Any, parts: Any) -> Any:
+    made = standalone_class(public, layer_class(*parts))
+    return made.__new__(made)
 
 
 def _view(layer: Any, task: Any) -> View:
@@ -120,51 +105,26 @@ def _view(layer: Any, task: Any) -> View:
         raise SuperposeError(
             f"task={task!r}: give one whole number, or a list or tensor with one per row"
         )
+    unique, places = np.unique(ids, return_inverse=True)
+    index = torch.from_numpy(places) if ids.ndim else None
     inside = [module for module in layer.modules() if isinstance(module, Layer)]
-    if not ids.ndim:
-        return View({one.path: _one(one, int(ids)) for one in inside})
-    unique, rows = np.unique(ids, return_inverse=True)
-    tasks, index = unique.tolist(), torch.from_numpy(rows)
-    found = {}
-    for one in inside:
-        each = tuple(_one(one, k) for k in tasks) if layer.runs_by_task() else ()
-        like: dict[str, Any] = {name: one._parameters[name] for name in one.bound}
-        index = index.to(next(iter(like.values())).device)
-        stacked = {
-            name: cache.table(bound.context, like[name].device, like[name].real.dtype).rows(
-                tasks, index
-            )
-            for name, bound in one.bound.items()
-        }
-        found[one.path] = LayerView(stacked, {}, (), each)
-    return View(found, index)
+    return View({one.path: _view_of(one, unique.tolist(), index) for one in inside}, index)
 
 
-def _one(layer: Layer, task: int) -> LayerView:
-    made = {}
+def _view_of(layer: Layer, tasks: list[int], index: Tensor | None) -> LayerView:
+    found: dict[str, Any] = {}
     for name, bound in layer.bound.items():
-        like = layer._parameters[name]
-        assert like is not None
-        made[name] = cache.table(bound.context, like.device, like.real.dtype).one(task)
-    return LayerView(made, {})
-
-
-def _reduce(layer: Any) -> Any:
-    return _empty, (type(layer)._public,), layer.__getstate__()
-
-
-def _empty(public: Any) -> Any:
-    made = standalone_class(public)
-    return made.__new__(made)
+        like = layer.stored(name)
+        table = cache.table(bound.context, like.device, like.real.dtype)
+        found[name] = (
+            table.one(tasks[0]) if index is None else table.rows(tasks, index.to(like.device))
+        )
+    each = [_view_of(layer, [task], None) for task in tasks] if index is not None else []
+    return LayerView(found, {}, (), tuple(each) if layer.runs_by_task() else ())
 
 
 class Linear(Standalone, nn.Linear):
-    """`nn.Linear` with a context for each task.
-
-    >>> layer = Linear(8, 3, family="hadamard", seed=0)
-    >>> layer(torch.ones(2, 8), task=[5, 7]).shape
-    torch.Size([2, 3])
-    """
+    """`nn.Linear` with a context for each task."""
 
 
 class Conv1d(Standalone, nn.Conv1d):
@@ -205,15 +165,3 @@ class LSTM(Standalone, nn.LSTM):
 
 class GRU(Standalone, nn.GRU):
     """`nn.GRU` with contexts for each task."""
-
-
-class ComplexLinear(Standalone, nn.Linear):
-    """A linear layer with complex weights and a complex context for each task."""
-
-    complex_valued = True
-
-
-class ComplexConv2d(Standalone, nn.Conv2d):
-    """A convolution with complex weights and a complex context for each task."""
-
-    complex_valued = True

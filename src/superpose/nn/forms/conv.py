@@ -84,11 +84,11 @@ class Conv(Layer):
         y = self._bind_input(own, x, padding) if by_input else None
         bias = self.read("bias", own) if y is not None or not own.contexts else None
         if y is None and ("weight" in own.tensors or own.contexts):
-            own = own._replace(each=())
-            if tree_leaves(own):
-                kernels, shift = torch.vmap(self._read_row)(own)
+            alone = own._replace(each=())
+            if tree_leaves(alone):
+                kernels, shift = torch.vmap(self._read_row)(alone)
             else:  # contexts that are the identity, and nothing private
-                kernels, shift = (t.expand(len(x), *t.shape) for t in self._read_row(own))
+                kernels, shift = (t.expand(len(x), *t.shape) for t in self._read_row(alone))
             bias = bias if shift.shape[-1] == 0 else shift
             side_by_side = x.flatten(0, 1).unsqueeze(0)
             y = self._convolve(side_by_side, kernels.flatten(0, 1), padding, len(x) * self.groups)
@@ -112,7 +112,7 @@ class Conv(Layer):
         return y
 
     def _bind_input(self, own: LayerView, x: Tensor, padding: Any) -> Tensor | None:
-        """W₀x + W·C(k)·x on channels, or on the patches that the kernel meets where these are few."""
+        """W₀x + W·C(k)·x on channels, or on the patches that the kernel meets, if few."""
         context, weight = own.contexts["weight"], full(self.stored("weight"))
         if self.bound["weight"].layout.mode == "channel":  # type: ignore[attr-defined]
             y = self._convolve(self._bind_channels(context, x), weight, padding, self.groups)
@@ -120,7 +120,7 @@ class Conv(Layer):
             sizes = self._sizes(x, padding)
             if sizes is None or prod(sizes) >= self.out_channels:
                 return None
-            found = F.unfold(x, self.kernel_size, self.dilation, padding, self.stride).mT  # type: ignore[arg-type]
+            found = F.unfold(x, self.kernel_size, self.dilation, padding, self.stride).mT
             y = F.linear(context.by_row().bind(found), weight.flatten(1)).mT
             y = y.reshape(*y.shape[:2], *sizes)
         y = opened(y, own.gate)

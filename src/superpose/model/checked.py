@@ -74,11 +74,11 @@ def check_mixed(
     rounds: int = 5,
     **options: Any,
 ) -> Checked:
-    """Compare both ways of a mixed batch with its rows alone, on copies of the model, and time them.
+    """Compare both ways of a mixed batch with its rows alone, on copies of the model; time them.
 
     Values, gradients, and in training the statistics of tasks are compared. What is right for these
-    inputs may be wrong for others, if the network sorts, gathers or masks rows by their values: give
-    inputs like those that it will meet, and look at the code. The model stays as it is.
+    inputs may be wrong for others, if the network sorts, gathers or masks rows by their values:
+    give inputs like those that it will meet, and look at the code. The model stays as it is.
 
     >>> from superpose import superpose
     >>> model = superpose(nn.Linear(4, 2), tasks=3)
