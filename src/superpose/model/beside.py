@@ -38,7 +38,7 @@ def freeze(model: nn.Module, options: Options, warn: bool = True) -> frozenset[s
             held.add(name)
             told += [name] if id(p) not in starts and id(p) not in bases else []
         elif id(p) in starts and id(p) not in elsewhere:
-            p.requires_grad_(False)
+            held.add(name)
     for name, p in named:
         if name in held or (is_private(name) and f"{STATE}.{FROZEN}" in name):
             p.requires_grad_(False)

@@ -25,7 +25,7 @@ from superpose.model.pretrained import generating, saving
 from superpose.model.summary import Summary, summarise
 from superpose.model.tasks import WHOLE, Name, Superposition, Task, check_names
 from superpose.model.ways import declared_way
-from superpose.nn.layer import Layer, layer_class
+from superpose.nn.layer import Layer, class_of
 from superpose.nn.names import inside, joined
 from superpose.nn.options import check_way
 from superpose.nn.private import BEGUN, RANK, STATE, STATISTICS, Private
@@ -618,7 +618,7 @@ def _with_task(plain: Callable[..., Any]) -> inspect.Signature:
 
 
 def _empty(kind: Any, *parts: Any) -> Any:
-    made = superposed_class(parts[0] if len(parts) == 1 else layer_class(*parts), kind)
+    made = superposed_class(parts[0] if len(parts) == 1 else class_of(*parts), kind)
     return made.__new__(made)
 
 
