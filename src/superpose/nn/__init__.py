@@ -2,19 +2,22 @@
 
 from superpose.nn import convert as _convert  # noqa: F401 (it registers the forms of PyTorch's layers)
 from superpose.nn.complex import ComplexBatchNorm, Split, SplitReLU
-from superpose.nn.kinds import Kind
+from superpose.nn.convert import add_kind, recognition_layer
+from superpose.nn.kinds import InputStatistics, Kind, TaskMean
+from superpose.nn.kinds.input_statistics import by_rows
 from superpose.nn.layer import Bound, Layer, Met
 from superpose.nn.layout import Along, Kernel, Layout
 from superpose.nn.options import Options
 from superpose.nn.quantised import is_base
 from superpose.nn.registry import register
-from superpose.nn.statistics import Statistics
+from superpose.nn.statistics import Statistics, Usual, as_statistics
 from superpose.nn.view import LayerView, View
 
 __all__ = [
     "Along",
     "Bound",
     "ComplexBatchNorm",
+    "InputStatistics",
     "Kernel",
     "Kind",
     "Layer",
@@ -25,7 +28,13 @@ __all__ = [
     "Split",
     "SplitReLU",
     "Statistics",
+    "TaskMean",
+    "Usual",
     "View",
+    "add_kind",
+    "as_statistics",
+    "by_rows",
     "is_base",
+    "recognition_layer",
     "register",
 ]
