@@ -13,7 +13,8 @@ from torch import nn
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode; afterwards each of its modules is in the mode it was in."""
     modes = {module: module.training for module in model.modules()}
-    model.eval()
+    for module in modes:
+        module.training = False
     try:
         yield
     finally:
