@@ -47,7 +47,7 @@ def test_only_what_tasks_share_is_slowed_down(rank_lr, monkeypatch):
     assert len(rates) == sum(len(group["params"]) for group in groups) == len(learning)
     for name, parameter in learning.items():
         expected = 1e-4
-        if ".private_state." in name:
+        if "private_state." in name:
             expected = rank_lr or 1e-3 if ".rank." in name else 1e-3
         assert rates[id(parameter)] == pytest.approx(expected), name
 

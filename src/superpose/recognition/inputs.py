@@ -164,7 +164,7 @@ def inputs_of(model: Superposed, layer: Layer, task: int, batch: Batch) -> Reach
     inputs, options = batch.take(torch.arange(batch.rows))
     handle = layer.register_forward_pre_hook(take, with_kwargs=True, prepend=True)
     try:
-        if layer is model:  # a network that is one layer runs without hooks
+        if not layer.path:  # a network that is one layer runs without hooks
             take(layer, inputs, options)
         model.run(View(asked), *inputs, **options)
     except _Enough:
