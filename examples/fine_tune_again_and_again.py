@@ -71,6 +71,7 @@ def main():
     print(model.summary())
     for name, (train, _) in found.items():
         learn(net, *train, [{"params": net.parameters(), "lr": 1e-3}])
+        model.begin(name)
         learn(model, *train, model.parameter_groups(1e-3, rank_lr=1e-2), task=name)
 
     results = []

@@ -7,7 +7,7 @@ import torch
 
 import superpose as sp
 from superpose.contexts import Key
-from superpose.model import Superposed, private_state
+from superpose.model import Superposed
 from superpose.nn.private import is_private
 
 TASKS = torch.tensor([2, 0, 1, 2, 3])
@@ -23,12 +23,13 @@ def learned_gradients(model):
     """By the plain network's names; what task 2 has of `1.weight` is `1.weight of 2`."""
     own = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     found = {name: gradient.clone() for name, gradient in own.items() if not is_private(name)}
-    groups = private_state(model).groups.values() if isinstance(model, Superposed) else ()
-    for group in groups:
-        for task, flat in group.named_parameters():
+    every = model.private_state.flats.values() if isinstance(model, Superposed) else ()
+    for flats in every:
+        for task, flat in flats.named_parameters():
             if flat.grad is not None:
-                names = [f"{part.path} of {task}" for part in group.parts]
-                found |= dict(zip(names, group.split(flat.grad.clone()), strict=True))
+                for path, own in flats.split(flat.grad.clone()).items():
+                    names = [f"{path}.{name}" if path else name for name in own]
+                    found |= dict(zip([f"{name} of {task}" for name in names], own.values(), strict=True))
     return found
 
 
@@ -54,6 +55,7 @@ def rows_one_by_one(model, tasks, *inputs):
 
 def randomise_private(model):
     """So that tasks differ in their private parameters too."""
+    model.begin(*model.tasks)
     with torch.no_grad():
         for task in model.tasks:
             for name, tensor in model.private_tensors(task).items():
@@ -100,14 +102,3 @@ def tolerance(dim, dtype):
 def assert_near(actual, expected, dim, dtype):
     scale = max(1.0, expected.abs().max().item())
     assert (actual - expected).abs().max().item() <= tolerance(dim, dtype) * scale
-
-
-def replica(module):
-    """What `torch.nn.parallel.replicate` does, on one device: no parameters, only attributes."""
-    made = module._replicate_for_data_parallel()
-    for name, child in module._modules.items():
-        setattr(made, name, replica(child))
-    for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-        if tensor is not None:
-            setattr(made, name, tensor * 1)
-    return made

@@ -39,7 +39,9 @@ class Exportable(nn.Module):
         places = torch.tensor([found.get(task, UNKNOWN) for task in range(max(found) + 1)])
         self.register_buffer("places", places.to(next(model.parameters()).device))
         view = model.view(model.tasks)
-        tables, self.structure = tree_flatten({p: one._replace(each=()) for p, one in view.layers.items()})
+        tables, self.structure = tree_flatten(
+            {p: one._replace(each=()) for p, one in view.layers.items()}
+        )
         self.tables = nn.ParameterList(nn.Parameter(t.detach().clone(), False) for t in tables)
         self.network = _without_private_tensors(model)
 

@@ -19,7 +19,6 @@ from superpose.nn.patterns import FamilyByLayer
 from superpose.nn.private import RECOGNITION, STATE, Flats, Slot, is_private, is_sharded
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.registry import Declared, input_dims, told
-from superpose.packing import Packed
 from superpose.precision import reduced, restored
 from superpose.tensor_file import FORMAT, HEADER, checksum, read, write
 
@@ -82,12 +81,13 @@ def save(
         "seed": superposition.seed,
         "tasks": list(superposition.names.items()),
         "spent": superposition.spent,
+        "by_number": superposition.by_number,
         "begun": sorted(model.private_state.begun),
         "private": {  # what the rows and columns of each table are; other tasks have the start
             name: {"tasks": list(map(int, tasks)), "tensors": _columns(every[name])}
             for name, tasks in learned.items()
         },
-        "method": model.method if isinstance(model, Packed) else None,
+        "method": getattr(model, "method", None) if model._kind is not Superposed else None,
         "options": superposition.options.described(),
         "forms": _forms(model),
         "same_as": same_as,
@@ -120,11 +120,12 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
         dict(header["tasks"]),
         header["seed"],
         Options(**header["options"]),
-        Packed if header["method"] else Superposed,
+        _class_of(header["method"]),
     )
     _check_no_other_forms(path, model, header["forms"])
     model.superposition.spent = header["spent"]
-    if isinstance(model, Packed):
+    model.superposition.by_number = header["by_number"]
+    if header["method"]:
         model.method = header["method"]
     for name in header["pairs"]:  # copied: a file's bytes may lie where pairs must not
         tensors[name] = torch.view_as_complex(tensors[name].clone())
@@ -153,6 +154,15 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
             "declared with sp.nn.register, or is this another superpose?"
         )
     return model
+
+
+def _class_of(method: str | None) -> type[Superposed]:
+    """A packed model, if the file names a method of packing."""
+    if method is None:
+        return Superposed
+    from superpose.packing import Packed  # which stands on files
+
+    return Packed
 
 
 def context_digest(model: Superposed) -> str:
@@ -282,7 +292,7 @@ def _base_names(model: Superposed) -> list[str]:
             f"base=False: {rounded} is quantised, so it is not the network that others have: save "
             "the model before it is quantised, or with its base"
         )
-    if isinstance(model, Packed):
+    if model._kind is not Superposed:
         return names
     changes = {joined(la.path, name) for la in model.superposed_layers for name in la.bound}
     return [name for name in _shared_state(model) if name not in changes]

@@ -98,7 +98,10 @@ class Table:
                 slots = self._slots(unique)
             stacked = self.stacked
         assert stacked is not None
-        index = torch.from_numpy(np.array(slots)).to(self.device).index_select(0, row)
+        places = torch.from_numpy(np.array(slots))
+        if places.device != self.device:
+            places = places.to(self.device)
+        index = places.index_select(0, row)
         return stacked.take(index)
 
     def _stacked(self) -> Context:

@@ -1,7 +1,7 @@
 """Superposed models: conversion, the choice of the task, mixed batches."""
 
 from superpose.model.batch import Batch, rows_of
-from superpose.model.check_mixed import Checked, check_mixed
+from superpose.model.checked import Checked, check_mixed
 from superpose.model.conversion import build, check_network, read_out, superpose, unsuperpose
 from superpose.model.distributed import agree
 from superpose.model.model import Superposed

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -77,7 +76,9 @@ class Batch:
 def declared(model: Superposed, given: Any, count: int) -> list[int | None]:
     """Where the rows of each tensor are said to be: by the user, or by one of PyTorch's modules."""
     where = model.superposition.options.batch_dim
-    named = where if isinstance(where, Mapping) else rows_by_module(model) if where is None else None
+    named = (
+        where if isinstance(where, Mapping) else rows_by_module(model) if where is None else None
+    )
     if named is None:
         return [where if isinstance(where, int) else 0] * count
     dims: list[int | None] = []
@@ -189,7 +190,9 @@ def _by_head(
     return apart, [0 if own else d for d, own in zip(where, folded, strict=True)], again
 
 
-def _row_dim(model: Superposed, given: Any, tensor: Tensor, dim: int | None, rows: int) -> int | None:
+def _row_dim(
+    model: Superposed, given: Any, tensor: Tensor, dim: int | None, rows: int
+) -> int | None:
     """The dimension of the rows; none if the tensor has one row, which is for all of them."""
     if dim is None or not tensor.ndim:
         return None

@@ -14,7 +14,7 @@ from torch import nn
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined, listed
 from superpose.nn.options import Options
-from superpose.nn.private import is_private
+from superpose.nn.private import FROZEN, STATE, is_private
 
 
 def freeze(model: nn.Module, options: Options, warn: bool = True) -> frozenset[str]:
@@ -40,7 +40,7 @@ def freeze(model: nn.Module, options: Options, warn: bool = True) -> frozenset[s
         elif id(p) in starts and id(p) not in elsewhere:
             p.requires_grad_(False)
     for name, p in named:
-        if name in held:
+        if name in held or (is_private(name) and f"{STATE}.{FROZEN}" in name):
             p.requires_grad_(False)
     if told and warn:
         warnings.warn(

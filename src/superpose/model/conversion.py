@@ -193,8 +193,7 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
             f"{type(model).__name__} is not superposed: give a model that superpose() made"
         )
     model.check_layers()
-    plain: nn.Module = copy.deepcopy(model)
-    assert isinstance(plain, Superposed)
+    plain: Any = copy.deepcopy(model)
     number = None if task is None else model.superposition.number(task)
     read = read_out(plain, number)
     held, own = plain.superposition.held, plain.superposed_layers
@@ -205,12 +204,12 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
         vars(plain).pop(name, None)
     plain.__class__ = type(model)._plain
     for layer in own:
-        was = {name: layer.base(name) is not None for name in layer.bound}
-        learned = {name: joined(layer.path, f"bases.{name}") in held for name in layer.bound}
         for name, value in read[layer.path].items():
+            has_base = name in layer.bound and layer.base(name) is not None
             _assign(layer, name, value)
-            if was.get(name):
-                layer._parameters[name].requires_grad_(learned[name])  # type: ignore[union-attr]
+            if has_base:
+                learned = joined(layer.path, f"bases.{name}") in held
+                layer._parameters[name].requires_grad_(learned)
         layer.unsuperpose()
     for name, parameter in plain.named_parameters(remove_duplicate=False):
         if name in held:
@@ -247,7 +246,9 @@ def _assign(layer: Layer, name: str, value: Any) -> None:
         layer._parameters[name] = value
     elif isinstance(stored, nn.Parameter) or (stored is None and name in layer._parameters):
         learns = stored is None or stored.requires_grad or name in layer.private
-        layer._parameters[name] = None if value is None else nn.Parameter(value.detach().clone(), learns)
+        layer._parameters[name] = (
+            None if value is None else nn.Parameter(value.detach().clone(), learns)
+        )
     elif value is not None:
         layer._buffers[name] = value.detach().clone()
 

@@ -65,7 +65,9 @@ def _merge(flats: Flats, task: str, new: dict[str, float]) -> None:
             continue
         for name, tensor in own.items():
             if name.endswith(COUNTS):
-                tensor.copy_(_summed(tensor.double() - _common(tensor, share)) + _common(tensor, share))
+                tensor.copy_(
+                    _summed(tensor.double() - _common(tensor, share)) + _common(tensor, share)
+                )
             else:
                 tensor.copy_(_summed(tensor.double() * float(share / total)))
 

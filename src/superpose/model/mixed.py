@@ -27,7 +27,9 @@ def run_mixed(model: Superposed, each: list[int], way: str, inputs: Any, options
         if len(set(each)) > 1:
             return grouped(model, each, batch)
     private = model.private_state
-    closed = private.has_base and private.begun.isdisjoint(each)  # all are the base, to the last bit
+    closed = private.has_base and private.begun.isdisjoint(
+        each
+    )  # all are the base, to the last bit
     alike = closed or len(set(each)) == 1
     y = model.run(model.view_of(each[0] if alike else each), *inputs, **options)
     rows_first = y.__class__ is Tensor and y.ndim and y.shape[0] == len(each)
@@ -55,7 +57,8 @@ def grouped(model: Superposed, each: list[int], batch: Batch) -> Any:
         parts.append(tensors)
     order = torch.tensor([place for rows in places.values() for place in rows]).argsort()
     whole = [
-        _together(column, dim, order) for column, dim in zip(zip(*parts, strict=True), dims, strict=True)
+        _together(column, dim, order)
+        for column, dim in zip(zip(*parts, strict=True), dims, strict=True)
     ]
     value, left = rebuild(whole)
     return batch.returned(value, left)

@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 
 MEANING = "superposition"  # in the metadata of a state
 MOST_VIEWS = 64  # that are remembered
-DERIVED = ("_kept_views", "_layers", "_shared", "_waiting", "_way")  # is found again when it is needed
+DERIVED = (
+    "_kept_views",
+    "_layers",
+    "_shared",
+    "_waiting",
+    "_way",
+)  # is found again when it is needed
 
 in_transform = torch._C._functorch.peek_interpreter_stack
 
@@ -119,6 +125,7 @@ class Superposed(nn.Module):
         check_names([*names, label])
         self._check_free(label)
         names[label] = number
+        self.superposition.note_names()
         self.private_state.add([number])
         return label
 
@@ -267,7 +274,7 @@ class Superposed(nn.Module):
 
     @property
     def mixed(self) -> str:
-        """How mixed batches are computed: "grouped", or "direct" where that was said to be right."""
+        """How mixed batches are computed: "grouped", or "direct" where that is said to be right."""
         return self.superposition.options.mixed or declared_way(self)
 
     @mixed.setter
@@ -291,13 +298,13 @@ class Superposed(nn.Module):
         private = self.private_state
         closed = private.has_base and ids not in private.begun
         if torch.is_grad_enabled() or in_transform():
-            return self._view_of(None if closed else ids, private.tensors(None if closed else ids))
+            return self._view_of(None if closed else ids)
         key, kept = (closed, private.places(ids)), self.__dict__.setdefault("_kept_views", {})
         known = kept.get(ids)
         if known is not None and known[0] == key:
             view: View = known[1]
             return view
-        view = self._view_of(None if closed else ids, private.tensors(None if closed else ids))
+        view = self._view_of(None if closed else ids)
         if not any(layer.acts.context for layer in self.superposed_layers):
             if len(kept) >= MOST_VIEWS:
                 kept.clear()
@@ -317,16 +324,17 @@ class Superposed(nn.Module):
             raise SuperposeError(
                 "the model has no base by itself: superpose(…, base=True) keeps it"
             )
-        return self._view_of(None, self.private_state.tensors(None))
+        return self._view_of(None)
 
-    def _view_of(self, task: int | None, tensors: dict[str, dict[str, Tensor]]) -> View:
+    def _view_of(self, task: int | None) -> View:
         """The view of a task; of None, of a task that is closed."""
-        found = {}
+        private, found = self.private_state, {}
+        tensors = private.starts() if task is None else private.tensors(task)
         for layer in self.superposed_layers:
             own, contexts = tensors.get(layer.path, {}), {}
             if task is not None:
                 for name, bound in layer.bound.items():
-                    like = layer._parameters[name]
+                    like: Any = layer._parameters[name]
                     dtype = like.dtype if not like.is_complex() else like.dtype.to_real()
                     contexts[name] = cache.table(bound.context, like.device, dtype).one(task)
                 for kind, name in layer.acts.context:
@@ -342,7 +350,7 @@ class Superposed(nn.Module):
         for one in ids:
             slots.setdefault(one, len(slots))
         unique, layers = list(slots), self.superposed_layers
-        device = next(la._parameters[n].device for la in layers for n in la.bound)
+        device = next(la.stored(n).device for la in layers for n in la.bound)
         index = torch.tensor([*map(slots.__getitem__, ids)], device=device)
         gate: tuple[Tensor, ...] = ()
         if private.has_base and not private.begun.issuperset(unique):
@@ -353,7 +361,7 @@ class Superposed(nn.Module):
             path = layer.path
             own, contexts = tensors.get(path, {}), {}
             for name, bound in layer.bound.items():
-                like = layer._parameters[name]
+                like: Any = layer._parameters[name]
                 dtype = like.dtype if not like.is_complex() else like.dtype.to_real()
                 contexts[name] = cache.table(bound.context, like.device, dtype).rows(unique, index)
             for kind, name in layer.acts.context:
@@ -451,7 +459,11 @@ class Superposed(nn.Module):
 
     def _run_with_base(self, ids: Ids, inputs: Any, options: Any) -> Any:
         """A pass in training: buffers that all tasks share must be the same after it."""
-        before = [(m, n, b, _version(b)) for m, n in self._shared_buffers() if (b := m._buffers[n]) is not None]
+        before = [
+            (m, n, b, _version(b))
+            for m, n in self._shared_buffers()
+            if (b := m._buffers[n]) is not None
+        ]
         y = self._run_ids(ids, inputs, options)
         for module, name, buffer, version in before:
             now = module._buffers[name]
@@ -516,6 +528,12 @@ class Superposed(nn.Module):
             for task in flats.own
         ]
 
+    def _replicate_for_data_parallel(self) -> Any:
+        raise SuperposeError(
+            "nn.DataParallel copies a model in each pass, and its copies have no tasks: use "
+            "torch.nn.parallel.DistributedDataParallel, and sp.agree(model)"
+        )
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.__dict__.pop("_kept_views", None)
         made: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -550,7 +568,7 @@ class Superposed(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         made = memo[id(self)] = type(self).__new__(type(self))
-        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))  # type: ignore[no-untyped-call]
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:

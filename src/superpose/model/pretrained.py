@@ -42,7 +42,10 @@ def generating(plain: Any) -> Callable[..., Any]:
 def _rows_each(model: Any, options: dict[str, Any]) -> int:
     """How many rows of a batch `generate` makes of each that it is given."""
     config = options.get("generation_config") or model.generation_config
-    counts = (options.get(n) or getattr(config, n, None) or 1 for n in ("num_beams", "num_return_sequences"))
+    counts = (
+        options.get(n) or getattr(config, n, None) or 1
+        for n in ("num_beams", "num_return_sequences")
+    )
     return int(max(counts))
 
 

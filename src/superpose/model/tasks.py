@@ -33,11 +33,18 @@ class Superposition:
     home: Home
     spent: int = 0  # numbers below it were given out once: no context is used twice
     held: frozenset[str] = frozenset()  # parameters that superposing froze
+    by_number: bool = True  # whether tasks can be chosen by number: no name was another's number
     returned: Any = 0  # where the rows are in what the network returns
 
     def __post_init__(self) -> None:
         """Ask once, not at every forward pass."""
         self.complex_valued = several_families(self.family)[0].complex_valued
+        self.note_names()
+
+    def note_names(self) -> None:
+        """Once a number was the name of a task with another number, numbers are names alone."""
+        apart = any(isinstance(name, int) and name != n for name, n in self.names.items())
+        self.by_number = self.by_number and not apart
 
     def meaning(self) -> dict[str, Any]:
         """What the tensors of a state depend on: family, seed, and the names of tasks."""
@@ -95,13 +102,12 @@ class Superposition:
         return next(name for name, known in self.names.items() if known == number)
 
     def _number(self, task: Any) -> int:
-        """A number that names no task is that of a task with a text as name, if no name is a number."""
+        """A number that names no task is that of a task with a text as its name."""
         if not isinstance(task, bool):
             if task in self.names:
                 return self.names[task]
-            if isinstance(task, WHOLE) and not any(isinstance(n, int) for n in self.names):
-                if task in self.names.values():
-                    return int(task)
+            if isinstance(task, WHOLE) and self.by_number and task in self.names.values():
+                return int(task)
         known = list(self.names)
         shown = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
         raise SuperposeError(f"unknown task {task!r}: the {len(known)} known ones are {shown}")

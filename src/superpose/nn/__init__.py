@@ -10,20 +10,44 @@ from superpose.nn.layout import Along, Kernel, Layout
 from superpose.nn.options import Options
 from superpose.nn.quantised import is_base
 from superpose.nn.registry import register
+from superpose.nn.standalone import (
+    GRU,
+    LSTM,
+    RNN,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    Linear,
+    MultiheadAttention,
+)
 from superpose.nn.statistics import Statistics, Usual, as_statistics
 from superpose.nn.view import LayerView, View
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "Along",
     "Bound",
     "ComplexBatchNorm",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "InputStatistics",
     "Kernel",
     "Kind",
     "Layer",
     "LayerView",
     "Layout",
+    "Linear",
     "Met",
+    "MultiheadAttention",
     "Options",
     "Split",
     "SplitReLU",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -16,12 +16,20 @@ from superpose.errors import SuperposeError
 from superpose.nn.forms import declared  # noqa: F401 (it registers PyTorch's layers)
 from superpose.nn.forms.norm import Norm
 from superpose.nn.forms.table import Table
-from superpose.nn.kinds import Acts, InputStatistics, Kind, LearnedContext, LowRank, RowMean, TaskMean
+from superpose.nn.kinds import (
+    Acts,
+    InputStatistics,
+    Kind,
+    LearnedContext,
+    LowRank,
+    RowMean,
+    TaskMean,
+)
 from superpose.nn.layer import Bound, Layer, layer_class
 from superpose.nn.layout import Layout
 from superpose.nn.leftovers import check_converted
 from superpose.nn.names import inside, joined, listed
-from superpose.nn.options import ROWS, TASK, Options
+from superpose.nn.options import TASK, Options
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
 from superpose.nn.private import FROZEN, STATISTICS, TRAINED, Private, Slot
 from superpose.nn.registry import computes_by_class, form_of
@@ -50,7 +58,7 @@ def convert(
     families.check_used(layer.path for layer in layers if layer.bound)
     for path, dim in _row_dims(modules, options):
         if isinstance(modules.get(path), Layer):
-            modules[path].row_dim = dim  # type: ignore[assignment]
+            modules[path].row_dim = dim
     slots = [slot for layer in layers for slot in _plain_slots(layer)]
     slots += _give(layers, _kinds(options, layers))
     return Private(layers, slots, options.base)
@@ -107,7 +115,9 @@ def _become(
         layouts, entire = {}, True
     private = dict.fromkeys(asked)
     if entire:
-        private |= dict.fromkeys(n for n, p in own.items() if p.is_floating_point() or p.is_complex())
+        private |= dict.fromkeys(
+            n for n, p in own.items() if p.is_floating_point() or p.is_complex()
+        )
         private |= dict.fromkeys(n for n, b in module._buffers.items() if b is not None)
     elif options.private == "per-task" and form is not Layer and not issubclass(form, Table):
         weights = form.layouts(module, options)
@@ -118,14 +128,18 @@ def _become(
     shifted = layouts and options.centre == TASK and "bias" in module._parameters
     read = tuple(dict.fromkeys([*layouts, *private, *(["bias"] if shifted else [])]))
     _check_free(path, module, form)
-    plain, module.__class__ = type(module), layer_class(form, type(module), read)
+    plain: Any = type(module)
+    module.__class__ = layer_class(cast(Any, form), plain, read)
     module.path, module.plain_class, module.home = path, plain, home
     module.private, module.row_dim = tuple(private), _row_dim(options)
     module.has_base, module.acts = bool(options.base and layouts), Acts.of([])
     change = "change." if options.base else ""
     module.bound = {
         name: Bound(
-            LayerContext(families.of(path), seed, joined(path, change + name), *at.inputs(own[name])), at
+            LayerContext(
+                families.of(path), seed, joined(path, change + name), *at.inputs(own[name])
+            ),
+            at,
         )
         for name, at in layouts.items()
     }
@@ -151,7 +165,7 @@ def _layouts(path: str, module: Any, form: type[Layer], options: Options) -> dic
 
 
 def _check_can_be_private(path: str, module: nn.Module) -> None:
-    container = isinstance(module, CONTAINERS) or isinstance(module, ParametrizationList)
+    container = isinstance(module, (*CONTAINERS, ParametrizationList))
     if container or is_parametrized(module) or not computes_by_class(module):
         raise SuperposeError(
             f"private_layers: {path!r} is a {type(module).__name__} that cannot be private: a "
@@ -164,7 +178,9 @@ def _check_free(path: str, module: nn.Module, form: type[Layer]) -> None:
     """What a layer gets must not hide what it has."""
     names = {n for one in form.__mro__ if issubclass(one, Layer) for n in vars(one)}
     names |= set(Layer.SETTINGS) | {"bases"}
-    known = {n for one in type(module).__mro__ if one.__module__.startswith("torch.") for n in vars(one)}
+    known = {
+        n for one in type(module).__mro__ if one.__module__.startswith("torch.") for n in vars(one)
+    }
     taken = next(
         (n for n in sorted(names - known) if hasattr(module, n) and not n.startswith("__")), None
     )
@@ -178,7 +194,8 @@ def _check_free(path: str, module: nn.Module, form: type[Layer]) -> None:
 def _kinds(options: Options, layers: list[Layer]) -> list[Kind]:
     """The kinds of private tensors that are asked for."""
     kinds: list[Kind] = [LearnedContext()]
-    kinds += {TASK: [TaskMean()], ROWS: [RowMean()], None: []}[options.centre]
+    if options.centre is not None:
+        kinds.append(TaskMean() if options.centre == TASK else RowMean())
     kinds += [LowRank(options.rank)] if options.rank else []
     if options.recognise is not None:
         path = recognition_layer(layers, options)

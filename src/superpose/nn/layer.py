@@ -82,7 +82,7 @@ class Layer(nn.Module):
         return x if x.ndim > 1 else x.unsqueeze(0)
 
     def is_linear_map(self, name: str) -> bool:
-        """Whether the layer gives W x + b of what `inputs_of` tells, so that W can be solved for."""
+        """Whether the layer gives W x + b of its `inputs_of`, so that W can be solved for."""
         return False
 
     def inputs_of(self, name: str, plain: Any, inputs: Any, options: Any, seed: int) -> list[Met]:
@@ -174,7 +174,13 @@ class Layer(nn.Module):
             return tree_map(lambda t: t.squeeze(dim) if isinstance(t, Tensor) else t, y)
 
         mapped = torch.vmap(alone, (0, *dims), dim, randomness="different")
-        return mapped(layers, *leaves)
+        try:
+            return mapped(layers, *leaves)
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            first = str(error).splitlines()[0]
+            raise self.not_direct(f"cannot be mapped over rows ({first})") from error
 
     def by_task(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Any:
         """The rows of each task together, put back where they were."""
@@ -183,7 +189,10 @@ class Layer(nn.Module):
         views, places, parts = self._layers_inside(), [], []
         for slot in range(len(own.each)):
             index = (rows == slot).nonzero()[:, 0]
-            some = [x if d is None else x.index_select(d, index) for x, d in zip(leaves, dims, strict=True)]
+            some = [
+                x if d is None else x.index_select(d, index)
+                for x, d in zip(leaves, dims, strict=True)
+            ]
             inputs, options = tree_unflatten(some, tree)
             view = View({path: one.each[slot] for path, one in views.items()})
             with viewing(view, self.home, active.again):
@@ -192,7 +201,9 @@ class Layer(nn.Module):
         order = torch.cat(places).argsort()
         columns = zip(*(found for found, _ in parts), strict=True)
         whole = [
-            torch.cat(column, d).index_select(d, order) if isinstance(column[0], Tensor) else column[0]
+            torch.cat(column, d).index_select(d, order)
+            if isinstance(column[0], Tensor)
+            else column[0]
             for d, column in zip(self.rows_returned(parts[0][0]), columns, strict=True)
         ]
         return tree_unflatten(whole, parts[0][1])
@@ -214,10 +225,12 @@ class Layer(nn.Module):
         return [self.row_dim or 0 for _ in leaves]
 
     def rows_in(self, x: Tensor, rows: Tensor, features: int = 1) -> int:
-        """The dimension of the rows, before the features: a batch (rows, features) has them first."""
+        """The dimension of the rows, before the features: (rows, features) has them first."""
         dim = max(0, min(self.row_dim or 0, x.ndim - 1 - features))
-        if x.ndim < 1 + features or x.shape[dim] != len(rows):
-            raise self.not_direct(f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows")
+        if x.ndim < 1 + features or x.shape[dim] != rows.shape[0]:
+            raise self.not_direct(
+                f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows"
+            )
         return dim
 
     def not_direct(self, why: str) -> SuperposeError:
@@ -243,7 +256,7 @@ class Layer(nn.Module):
 
     def read(self, name: str, own: LayerView) -> Any:
         """W₀ + W·C(k) + Bₖ·Aₖ, or bₖ − W·C(k)·μₖ, or whatever the task has under this name."""
-        if name in self.bound:
+        if name in self.bound and name not in own.tensors:
             base = self.base(name)
             if name not in own.contexts:  # the task has not begun, and is its base
                 return base
@@ -254,6 +267,11 @@ class Layer(nn.Module):
             for kind, weight in self.acts.bias:
                 tensor = kind.bias(self, own, weight, tensor)
         return tensor
+
+    def read_once(self, own: LayerView) -> LayerView:
+        """A view that has all of the layer's tensors, for a pass that reads them several times."""
+        names = (*self.bound, *self.private, *(["bias"] if self.acts.bias else []))
+        return LayerView({}, {name: self.read(name, own) for name in names})
 
     def bound_weight(self, own: LayerView, name: str) -> Tensor:
         """W·C(k) + Bₖ·Aₖ, in the shape of W."""
@@ -346,7 +364,7 @@ def layer_class(form: Any, plain: Any, names: tuple[str, ...]) -> Any:
 
     Tensors of these names are those of the active task.
     """
-    members = {name: of_task(name) for name in names}
+    members: dict[str, Any] = {name: of_task(name) for name in names}
     members |= {"_made_of": (form, plain, names), "__reduce__": _reduce}
     return type(plain.__name__, (form, plain), members)
 

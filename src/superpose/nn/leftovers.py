@@ -25,7 +25,9 @@ def check_converted(
     private = {joined(layer.path, name) for layer in layers for name in layer.private}
     frozen = set(options.frozen)
     shared = {n: m for n, m in modules.items() if not inside(n, (*skip, *options.private_layers))}
-    unknown = {n: m for n, m in shared.items() if _undeclared(m) and _matrices(n, m) - private - frozen}
+    unknown = {
+        n: m for n, m in shared.items() if _undeclared(m) and _matrices(n, m) - private - frozen
+    }
     if not any(layer.bound for layer in layers):
         _refuse(kind, modules, private, options, unknown)
     left = [
@@ -41,7 +43,9 @@ def check_converted(
             stacklevel=5,
         )
     if unknown:
-        names = sorted(set().union(*(_matrices(n, m) for n, m in unknown.items())) - private - frozen)
+        names = sorted(
+            set().union(*(_matrices(n, m) for n, m in unknown.items())) - private - frozen
+        )
         warnings.warn(
             f"{listed(names)} {'stays' if len(names) == 1 else 'stay'} shared by all tasks: "
             f"{_how_to_declare(unknown)}; or name {'it' if len(names) == 1 else 'them'} in skip or "
@@ -107,7 +111,7 @@ def _how_to_declare(unknown: dict[str, nn.Module]) -> str:
     kinds: dict[str, dict[str, int]] = {}
     for module in unknown.values():
         if not any(True for _ in module.children()):  # beside layers there are mostly tables
-            kinds[type(module).__name__] = {n: -1 for n in sorted(_matrices("", module))}
+            kinds[type(module).__name__] = dict.fromkeys(sorted(_matrices("", module)), -1)
     if not kinds:
         return "it is not known what they are"
     calls = " and ".join(f"sp.nn.register({kind}, {told(dims)})" for kind, dims in kinds.items())

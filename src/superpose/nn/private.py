@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 STATE = "private_state"  # its name in the model
 BEGUN = "begun"  # the marker in a state: the numbers of the tasks that have begun
-TRAINED, RANK, FROZEN, STATISTICS, RECOGNITION = "trained", "rank", "frozen", "statistics", "recognition"
+TRAINED, RANK, FROZEN, STATISTICS, RECOGNITION = (
+    "trained",
+    "rank",
+    "frozen",
+    "statistics",
+    "recognition",
+)
 WRITTEN = (STATISTICS, RECOGNITION)  # by layers, not by an optimiser
 
 
@@ -62,7 +68,7 @@ class Flats(nn.Module):
     def own(self) -> dict[str, Any]:
         """The flat tensor of each task, by its number."""
         kept: Any = self._buffers if self.kind in WRITTEN else self._parameters
-        return kept  # type: ignore[no-any-return]
+        return kept
 
     @property
     def sharded(self) -> bool:
@@ -128,7 +134,9 @@ class Flats(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         for task in self.learned():
-            destination[f"{prefix}{task}"] = self.own[task] if keep_vars else self.own[task].detach()
+            destination[f"{prefix}{task}"] = (
+                self.own[task] if keep_vars else self.own[task].detach()
+            )
 
     def _load_from_state_dict(
         self,
@@ -198,13 +206,16 @@ class Private(nn.Module):
             alike.setdefault((slot.flat, slot.start.dtype, slot.start.device), []).append(slot)
         for (kind, *_), some in alike.items():
             count = sum(one.kind == kind for one in self.flats.values())
-            self.add_module(f"{kind}_{count + 1}" if count else kind, Flats(kind, some, self.begun if has_base else None))
+            self.add_module(
+                f"{kind}_{count + 1}" if count else kind,
+                Flats(kind, some, self.begun if has_base else None),
+            )
 
     @property
     def flats(self) -> dict[str, Flats]:
         """The flat tensors by their names."""
         kept: Any = self._modules
-        return kept  # type: ignore[no-any-return]
+        return kept
 
     @property
     def slots(self) -> list[Slot]:
@@ -238,10 +249,10 @@ class Private(nn.Module):
 
     def add(self, tasks: Iterable[int]) -> None:
         """Give new tasks the start."""
-        tasks = list(map(str, tasks))
+        keys = [str(task) for task in tasks]
         for flats in self.flats.values():
-            for task in tasks:
-                flats.put(task, fresh(flats.start))
+            for key in keys:
+                flats.put(key, fresh(flats.start))
 
     def remove(self, task: int) -> None:
         """Forget a task's tensors."""
@@ -270,58 +281,72 @@ class Private(nn.Module):
     def places(self, task: int) -> list[int]:
         """The memory of a task's tensors: views of them hold as long as it is the same."""
         key, found = str(task), []
+        flats: Any
         for flats in self._modules.values():
-            flat: Any = (flats._parameters or flats._buffers)[key]  # type: ignore[union-attr]
+            flat = (flats._parameters or flats._buffers)[key]
             found.append(flat.untyped_storage()._cdata)
         return found
 
-    def tensors(self, task: int | None) -> dict[str, dict[str, Tensor]]:
-        """For each layer its tensors of a task; of None, the start."""
+    def tensors(self, task: int) -> dict[str, dict[str, Tensor]]:
+        """For each layer its tensors of a task."""
         found: dict[str, dict[str, Tensor]] = {}
-        key = str(task)
-        for flats in self._modules.values():
+        key, every = str(task), self._modules.values()
+        flats: Any
+        for flats in every:
             written = flats.kind in WRITTEN
-            flat = flats.start if task is None else (flats._buffers if written else flats._parameters)[key]
+            flat = (flats._buffers if written else flats._parameters)[key]
             if flat.__class__ not in (Tensor, nn.Parameter) and is_sharded(flat):
                 raise SuperposeError(
                     "the private tensors of tasks are sharded, and a pass needs them before its "
                     "layers run: call fully_shard on the model as a whole, and call the model, not "
                     "a method of it"
                 )
-            for (path, name, shape), part in zip(flats.places, flat.split(flats.sizes), strict=True):
+            parts = flat.split(flats.sizes)
+            for (path, name, shape), part in zip(flats.places, parts, strict=True):
                 # what one layer writes to its own does not outdate another's
                 part = part.view(shape).data if written else part.view(shape)
                 found.setdefault(path, {})[name] = part
         return found
 
+    def starts(self) -> dict[str, dict[str, Tensor]]:
+        """For each layer the plain layer's own tensors, which a task has that is closed."""
+        return {
+            path: {name: layer.stored(name) for name in layer.private}
+            for path, layer in self.layers.items()
+        }
+
     def tensors_by_row(self, tasks: list[int], index: Tensor) -> dict[str, dict[str, Tensor]]:
         """For each layer its tensors of rows of several tasks, (rows, …)."""
         found: dict[str, dict[str, Tensor]] = {}
         closed = {n for n in tasks if n not in self.begun} if self.has_base else ()
+        flats: Any
         for flats in self._modules.values():
             if flats.kind == RECOGNITION:
                 continue  # no product needs them
-            kept: Any = flats._buffers if flats.kind in WRITTEN else flats._parameters
+            kept = flats._buffers if flats.kind in WRITTEN else flats._parameters
             each = [flats.start if n in closed else kept[str(n)] for n in tasks]
             rows, lead = torch.stack(each).index_select(0, index), index.shape
-            for (path, name, shape), part in zip(flats.places, rows.split(flats.sizes, -1), strict=True):
+            for (path, name, shape), part in zip(
+                flats.places, rows.split(flats.sizes, -1), strict=True
+            ):
                 found.setdefault(path, {})[name] = part.view(lead + shape)
         return found
 
     def check_starts(self, layers: dict[str, Layer]) -> None:
-        """Refuse what tasks start from if somebody wrote to it, or took a layer out of the model."""
+        """Refuse starts of tasks that somebody wrote to, and layers that were replaced."""
+        lost = next((path for path in self.layers if path not in layers), None)
+        if lost is not None:
+            raise SuperposeError(
+                f"layer {lost!r} was replaced after the network was superposed, and with it what "
+                "tasks have of it: replace layers in the plain network, sp.unsuperpose(model, "
+                "task), before it is superposed"
+            )
         for flats in self.flats.values():
             if flats.sharded or flats.start.is_meta:
                 continue
             for slot, start in zip(flats.slots, flats.start.split(flats.sizes), strict=True):
-                layer = layers.get(slot.path)
-                if layer is None:
-                    raise SuperposeError(
-                        f"layer {slot.path!r} was replaced after the network was superposed, and "
-                        "tasks have tensors of it: unsuperpose the model first, or replace the "
-                        "layer in the plain network"
-                    )
-                if slot.added:
+                layer = layers[slot.path]
+                if slot.added or layer.stored(slot.name).requires_grad:  # tied to one that learns
                     continue
                 now = full_start(layer, slot.name)
                 if now is not None and not same(now.reshape(-1), start):
@@ -399,5 +424,3 @@ def _wide(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return tensor.to(found.device) if narrow else found
 
     return moved
-
-

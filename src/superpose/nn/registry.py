@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
@@ -121,12 +121,12 @@ def form_of(module: nn.Module) -> type[Layer] | None:
     if issubclass(found.form, Table):
         return Table
     if not found.form.binds or keeps_weight(module):
-        return _running_its_own(found.form)
+        return cast(type[Layer], _running_its_own(cast(Any, found.form)))
     return None
 
 
 @functools.cache
-def _running_its_own(form: type[Layer]) -> type[Layer]:
+def _running_its_own(form: Any) -> Any:
     """The form of a subclass that computes something else: its own forward runs."""
     kept = ("layouts", "statistics", "binds", "runs_by_task")
     members: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What a network gets that reads a layer's tensor by itself in a direct batch: no one tensor is right.
+"""A layer's tensor that a network reads by itself in a direct batch, where no one tensor is right.
 
 Its shape and type can be looked at; anything else is an error that names the layer.
 """
@@ -13,14 +13,10 @@ from torch import Tensor
 from superpose.errors import SuperposeError
 
 METADATA = {
-    Tensor.shape.__get__,
-    Tensor.dtype.__get__,
-    Tensor.device.__get__,
-    Tensor.layout.__get__,
-    Tensor.ndim.__get__,
-    Tensor.requires_grad.__get__,
-    Tensor.is_quantized.__get__,
-    Tensor.is_sparse.__get__,
+    *(
+        vars(torch._C.TensorBase)[name].__get__
+        for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_sparse")
+    ),
     Tensor.size,
     Tensor.dim,
     Tensor.numel,

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, Met
 from superpose.nn.layout import Along, Layout
-from superpose.nn.view import LayerView, View, viewing
+from superpose.nn.view import LayerView, View, active, viewing
 
 if TYPE_CHECKING:
     from superpose.nn.options import Options
@@ -65,31 +65,11 @@ class Attention(Layer):
         masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
         return self._attend(own, query, key, value, **masks, **options)
 
-    def _attend(
-        self, own: LayerView, query: Tensor, key: Tensor, value: Tensor, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """PyTorch's function on the task's tensors, each read once."""
-        plain: Any = self
-        batched = query.ndim == 3
-        if self.batch_first and batched:
-            seen: dict[int, Tensor] = {}  # equal ones stay one tensor: self-attention
-            query, key, value = (
-                seen.setdefault(id(x), x.transpose(0, 1)) for x in (query, key, value)
-            )
-        weights = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-        t = {n: self.read(n, own) for n in (*weights, "in_proj_bias", "bias_k", "bias_v")}
-        y, attention = F.multi_head_attention_forward(
-            query, key, value, self.embed_dim, self.num_heads,
-            t["in_proj_weight"], t["in_proj_bias"], t["bias_k"], t["bias_v"],
-            plain.add_zero_attn, plain.dropout, plain.out_proj.weight, plain.out_proj.bias,
-            training=self.training,
-            use_separate_proj_weight=t["in_proj_weight"] is None,
-            q_proj_weight=t["q_proj_weight"],
-            k_proj_weight=t["k_proj_weight"],
-            v_proj_weight=t["v_proj_weight"],
-            **options,
-        )  # fmt: skip
-        return y.transpose(0, 1) if self.batch_first and batched else y, attention
+    def _attend(self, own: LayerView, *sides: Tensor, **options: Any) -> Any:
+        """PyTorch's own pass, on tensors that are read once: it looks at them several times."""
+        views = self._layers_inside() | {self.path: self.read_once(own)}
+        with viewing(View(views), self.home, active.again):
+            return super().forward(*sides, **options)
 
     def by_row(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Any:
         """Queries, keys and values have rows where the layer has them; masks, where PyTorch has."""
@@ -101,7 +81,9 @@ class Attention(Layer):
             )
         dim = 0 if self.batch_first else 1
         if any(x.shape[dim] != len(rows) for x in sides):
-            raise self.not_direct(f"is given {tuple(sides[0].shape)}, in which it cannot tell the {len(rows)} rows")
+            raise self.not_direct(
+                f"is given {tuple(sides[0].shape)}, in which it cannot tell the {len(rows)} rows"
+            )
         same = sides[0] is sides[1] is sides[2]
         each = [x.movedim(dim, 0) for x in (sides[:1] if same else sides)]
         folded = mask is not None and mask.ndim == 3  # (rows · heads, queries, keys)
@@ -111,13 +93,19 @@ class Attention(Layer):
         dims = {"key_padding_mask": padding is not None, "attn_mask": folded}
 
         def alone(layers: dict[str, LayerView], masks: Any, *sides: Tensor) -> Any:
-            with viewing(View(layers), self.home, active_again()):
-                y, attention = self._attend(layers[self.path], *(s.unsqueeze(dim) for s in (sides * 3)[:3]), **_one(masks), **options)
+            with viewing(View(layers), self.home, active.again):
+                y, attention = self._attend(
+                    layers[self.path],
+                    *(s.unsqueeze(dim) for s in (sides * 3)[:3]),
+                    **_one(masks),
+                    **options,
+                )
             return y.squeeze(dim), None if attention is None else attention.squeeze(0)
 
         where = {name: 0 if by_row else None for name, by_row in dims.items()}
         need = bool(options["need_weights"])
-        mapped = torch.vmap(alone, (0, where, *[0] * len(each)), (dim, 0 if need else None), randomness="different")
+        out: Any = (dim, 0 if need else None)
+        mapped = torch.vmap(alone, (0, where, *[0] * len(each)), out, randomness="different")
         return mapped(self._layers_inside(), masks, *each)
 
 
@@ -125,10 +113,3 @@ def _one(masks: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     """The masks of one row, as a batch of one."""
     padding = masks["key_padding_mask"]
     return masks if padding is None else {**masks, "key_padding_mask": padding.unsqueeze(0)}
-
-
-def active_again() -> bool:
-    """Whether activations are computed again."""
-    from superpose.nn.view import active
-
-    return active.again

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from superpose import functional
 from superpose.nn.layer import Layer, Met, opened
@@ -35,10 +36,15 @@ class Conv(Layer):
     groups: int
     padding_mode: str
     _conv_forward: Any
+    _reversed_padding_repeated_twice: Any
 
     @classmethod
     def layouts(cls, module: Any, options: Options) -> dict[str, Layout]:
-        return {"weight": Kernel(module.groups, tuple(module.kernel_size), options.conv, module.transposed)}
+        return {
+            "weight": Kernel(
+                module.groups, tuple(module.kernel_size), options.conv, module.transposed
+            )
+        }
 
     def input_features(self, name: str) -> int:
         return self.in_channels
@@ -66,7 +72,10 @@ class Conv(Layer):
         Kernels of all rows are one convolution of rows · groups groups.
         """
         if x.ndim != len(self.kernel_size) + 2 or x.shape[0] != len(rows):
-            raise self.not_direct(f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows")
+            raise self.not_direct(
+                f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows"
+            )
+        given = x
         if self.padding_mode != "zeros":
             x, padding = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode), 0
         else:
@@ -75,7 +84,11 @@ class Conv(Layer):
         y = self._bind_input(own, x, padding) if by_input else None
         bias = self.read("bias", own) if y is not None or not own.contexts else None
         if y is None and ("weight" in own.tensors or own.contexts):
-            kernels, shift = torch.vmap(self._read_row, (0,), (0, 0))(own._replace(each=()))
+            alone = own._replace(each=())
+            if tree_leaves(alone):
+                kernels, shift = torch.vmap(self._read_row)(alone)
+            else:  # contexts that are the identity, and nothing private
+                kernels, shift = (t.expand(len(x), *t.shape) for t in self._read_row(alone))
             bias = bias if shift.shape[-1] == 0 else shift
             side_by_side = x.flatten(0, 1).unsqueeze(0)
             y = self._convolve(side_by_side, kernels.flatten(0, 1), padding, len(x) * self.groups)
@@ -83,7 +96,7 @@ class Conv(Layer):
         elif y is None:  # a frozen kernel, and a private bias
             y = self._convolve(x, full(self.stored("weight")), padding, self.groups)
         if self.training and self.acts.note:
-            self.note(own, x, rows)
+            self.note(own, given, rows)
         if bias is None:
             return y
         return y + bias.to(y.dtype).view(*bias.shape, *[1] * len(self.kernel_size))
@@ -99,7 +112,7 @@ class Conv(Layer):
         return y
 
     def _bind_input(self, own: LayerView, x: Tensor, padding: Any) -> Tensor | None:
-        """W₀x + W·C(k)·x on channels, or on the patches that the kernel meets where these are few."""
+        """W₀x + W·C(k)·x on channels, or on the patches that the kernel meets, if few."""
         context, weight = own.contexts["weight"], full(self.stored("weight"))
         if self.bound["weight"].layout.mode == "channel":  # type: ignore[attr-defined]
             y = self._convolve(self._bind_channels(context, x), weight, padding, self.groups)
@@ -107,7 +120,7 @@ class Conv(Layer):
             sizes = self._sizes(x, padding)
             if sizes is None or prod(sizes) >= self.out_channels:
                 return None
-            found = F.unfold(x, self.kernel_size, self.dilation, padding, self.stride).mT  # type: ignore[arg-type]
+            found = F.unfold(x, self.kernel_size, self.dilation, padding, self.stride).mT
             y = F.linear(context.by_row().bind(found), weight.flatten(1)).mT
             y = y.reshape(*y.shape[:2], *sizes)
         y = opened(y, own.gate)
@@ -116,10 +129,17 @@ class Conv(Layer):
 
     def _sizes(self, x: Tensor, padding: Any) -> list[int] | None:
         """Of the output of a convolution whose patches PyTorch takes: images, real, one group."""
-        if len(self.kernel_size) != 2 or self.groups > 1 or x.is_complex() or isinstance(padding, str):
+        if (
+            len(self.kernel_size) != 2
+            or self.groups > 1
+            or x.is_complex()
+            or isinstance(padding, str)
+        ):
             return None
         padding = (padding, padding) if isinstance(padding, int) else padding
-        options = zip(x.shape[2:], self.kernel_size, self.stride, padding, self.dilation, strict=True)
+        options = zip(
+            x.shape[2:], self.kernel_size, self.stride, padding, self.dilation, strict=True
+        )
         return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in options]
 
     def _bind_channels(self, context: Context, x: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from superpose.nn.forms.linear import Linear, Projection, TransposedLinear
 from superpose.nn.forms.recurrent import Recurrent
 from superpose.nn.forms.table import Embedding
 from superpose.nn.forms.transformers import INPUT_DIMS, NORMS
-from superpose.nn.registry import InputDims, register
 from superpose.nn.layer import Layer
+from superpose.nn.registry import InputDims, register
 
 CELL = {"weight_ih": -1, "weight_hh": -1}
 PYTORCH: dict[type[nn.Module], type[Layer] | InputDims] = {

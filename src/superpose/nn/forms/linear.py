@@ -54,8 +54,10 @@ class Linear(Layer):
 
     def equation(self, own: LayerView, x: Tensor) -> Tensor:
         """y = W₀x + W·C(k)·(x − μₖ) + Bₖ·Aₖ·x + bₖ"""
-        tensors, weight = own.tensors, self._parameters["weight"]
-        bias = tensors["bias"] if "bias" in tensors else self._parameters["bias"]
+        tensors = own.tensors
+        kept: Any = self._parameters
+        weight = kept["weight"]
+        bias = tensors["bias"] if "bias" in tensors else kept["bias"]
         if weight.__class__ is not nn.Parameter and self.training and torch.is_grad_enabled():
             check_learns(self, "weight", weight)
         if weight.is_complex():
@@ -72,42 +74,48 @@ class Linear(Layer):
         if own.gate:
             y = opened(y, own.gate)
         if self.has_base:
-            base = self._modules["bases"]._parameters["weight"]
+            bases: Any = self._modules["bases"]
+            base = bases._parameters["weight"]
             if base.__class__ is not nn.Parameter and self.training:
                 base = full(base)  # a quantised product may round x: no gradient
             y = y + F.linear(x, full(base).mT if self.transposed else base, fused)
-        return y if fused is bias else y + bias.to(y.dtype)
+        return y if fused is bias else y + (bias if bias.dtype is y.dtype else bias.to(y.dtype))
 
     def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
         """The same equation on x (rows, …, inputs), with private vectors (rows, 1, numbers)."""
-        dim = self.rows_in(x, rows)
-        front = x if dim == 0 else x.movedim(dim, 0)
-        flat = front if front.ndim == 3 else front.reshape(len(front), -1, front.shape[-1])
-        spread = {n: t.unsqueeze(1) if t.ndim == 2 else t for n, t in own.tensors.items()}
+        dim = 0 if x.ndim == 2 and x.shape[0] == rows.shape[0] else self.rows_in(x, rows)
         if own.contexts and x.ndim == 2 and not self.acts.beside:
             y = self.equation(own, x)
-        elif own.contexts:
-            contexts = {name: context.by_row() for name, context in own.contexts.items()}
-            y = self.equation(LayerView(contexts, spread, own.gate), flat)
-        elif "weight" in spread:  # private as a whole
-            y = flat @ (spread["weight"] if self.transposed else spread["weight"].mT)
-            y = y + spread["bias"] if "bias" in spread else y
-        else:  # a frozen weight, and a private bias
-            weight: Any = self._parameters["weight"]
-            y = F.linear(flat, full(weight).mT if self.transposed else weight)
-            bias = spread.get("bias", self._parameters["bias"])
-            y = y if bias is None else y + bias.to(y.dtype)
+        else:
+            front = x if dim == 0 else x.movedim(dim, 0)
+            flat = front if front.ndim == 3 else front.reshape(len(front), -1, front.shape[-1])
+            y = self._rows_first(own, flat).reshape(*front.shape[:-1], -1)
+            y = y if dim == 0 else y.movedim(0, dim)
         if self.training and self.acts.note:
             self.note(own, x, rows)
-        y = y.reshape(*front.shape[:-1], -1)
-        return y if dim == 0 else y.movedim(0, dim)
+        return y
+
+    def _rows_first(self, own: LayerView, x: Tensor) -> Tensor:
+        """Of x (rows, places, inputs)."""
+        spread = {n: t.unsqueeze(1) if t.ndim == 2 else t for n, t in own.tensors.items()}
+        if own.contexts:
+            contexts = {name: context.by_row() for name, context in own.contexts.items()}
+            return self.equation(LayerView(contexts, spread, own.gate), x)
+        kept: Any = self._parameters
+        bias = spread.get("bias", kept["bias"])
+        if "weight" in spread:  # private as a whole
+            y = x @ (spread["weight"] if self.transposed else spread["weight"].mT)
+        else:  # a frozen weight, and a private bias
+            y = F.linear(x, full(kept["weight"]).mT if self.transposed else kept["weight"])
+        return y if bias is None else y + bias.to(y.dtype)
 
     def _weight_is_cheaper(self, x: Tensor) -> bool:
         """Whether W₀ + W·C(k) as one weight is less work than a product for each of the two."""
-        weight = self._parameters["weight"]
+        weight: Any = self._parameters["weight"]
         if x.numel() * MANY_ROWS < weight.numel() * self.bound["weight"].context.family.effort:
             return False
-        base = self._modules["bases"]._parameters["weight"]
+        bases: Any = self._modules["bases"]
+        base = bases._parameters["weight"]
         kinds = (weight.__class__, base.__class__)
         return kinds == (nn.Parameter, nn.Parameter)  # quantised ones have products of their own
 
@@ -145,7 +153,10 @@ def _attended(attention: Any, inputs: Any, options: Any) -> Tensor:
     own = {"out_proj.weight": torch.eye(attention.embed_dim).to(attention.out_proj.weight)}
     if attention.out_proj.bias is not None:
         own["out_proj.bias"] = torch.zeros_like(attention.out_proj.bias)
-    hooks, attention._forward_pre_hooks = attention._forward_pre_hooks, type(attention._forward_pre_hooks)()
+    hooks, attention._forward_pre_hooks = (
+        attention._forward_pre_hooks,
+        type(attention._forward_pre_hooks)(),
+    )
     try:
         y: Tensor = torch.func.functional_call(attention, own, inputs, options)[0]
         return y

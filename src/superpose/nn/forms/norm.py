@@ -22,7 +22,7 @@ class Norm(Layer):
         return [name for name, buffer in module._buffers.items() if buffer is not None]
 
     def scaled(self, own: LayerView, y: Tensor, dim: int, channels: bool) -> Tensor:
-        """y times the scale and plus the shift of each row, along channels or the last dimensions."""
+        """y times the scale and plus the shift of each row, along channels or last dimensions."""
         for name, act in (("weight", torch.mul), ("bias", torch.add)):
             tensor = own.tensors.get(name, self.stored(name) if name in self._parameters else None)
             if tensor is None:
@@ -63,7 +63,9 @@ class ChannelNorm(Norm):
 
     def check_rows(self, x: Tensor, rows: Tensor) -> None:
         if x.ndim < 2 or x.shape[0] != len(rows):
-            raise self.not_direct(f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows")
+            raise self.not_direct(
+                f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows"
+            )
 
 
 class GroupNorm(ChannelNorm):
@@ -100,12 +102,15 @@ class BatchNorm(ChannelNorm):
                 ("weight", self._parameters), ("bias", self._parameters),
             )
         )  # fmt: skip
-        assert mean is not None and variance is not None
+        assert mean is not None
+        assert variance is not None
         scale = (variance + self.eps).rsqrt()
         scale = scale if weight is None else scale * weight
         shift = -mean * scale if bias is None else bias - mean * scale
         tail = [1] * (x.ndim - 2)
-        return torch.addcmul(shift.view(*shift.shape, *tail), x, scale.view(*scale.shape, *tail)).to(x.dtype)
+        return torch.addcmul(
+            shift.view(*shift.shape, *tail), x, scale.view(*scale.shape, *tail)
+        ).to(x.dtype)
 
 
 class InstanceNorm(BatchNorm):
@@ -123,7 +128,7 @@ class InstanceNorm(BatchNorm):
 
 
 class SpreadNorm(Norm):
-    """Norms of `transformers`, y = weight · f(x), which take a weight spread over what is between."""
+    """Norms of `transformers`, y = weight · f(x), which take a weight for each row."""
 
     def by_row(self, own: LayerView, rows: Tensor, x: Tensor, *others: Any) -> Tensor:
         dim = self.rows_in(x, rows)

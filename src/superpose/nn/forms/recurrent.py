@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from superpose.nn.layer import Layer
 from superpose.nn.layout import Along, Layout
-from superpose.nn.view import LayerView
+from superpose.nn.view import LayerView, View, active, viewing
 
 if TYPE_CHECKING:
     from superpose.nn.options import Options
@@ -36,10 +36,19 @@ class Recurrent(Layer):
     def _flat_weights(self, value: Any) -> None:
         pass
 
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        own, rows = self.own()
+        if rows is not None:
+            return self.by_task(own, rows, input, hx)
+        with viewing(View({self.path: self.read_once(own)}), self.home, active.again):
+            return super(Layer, self).forward(input, hx)
+
     def by_task(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Any:
         x = inputs[0] if inputs else next(iter(options.values()))
         if isinstance(x, PackedSequence) or x.ndim != 3:
-            raise self.not_direct("is given a packed or single sequence, in which it cannot tell the rows")
+            raise self.not_direct(
+                "is given a packed or single sequence, in which it cannot tell the rows"
+            )
         return super().by_task(own, rows, *inputs, **options)
 
     def rows_given(self, leaves: Sequence[Any], rows: Tensor) -> list[int | None]:
@@ -47,7 +56,9 @@ class Recurrent(Layer):
         dims = [None if x is None else 1 for x in leaves]
         dims[0] = 0 if self.batch_first else 1
         if leaves[0].shape[dims[0]] != len(rows):
-            raise self.not_direct(f"is given {tuple(leaves[0].shape)}, in which it cannot tell the {len(rows)} rows")
+            raise self.not_direct(
+                f"is given {tuple(leaves[0].shape)}, in which it cannot tell the {len(rows)} rows"
+            )
         return dims
 
     def rows_returned(self, leaves: Sequence[Any]) -> list[int]:

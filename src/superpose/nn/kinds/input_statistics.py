@@ -42,7 +42,9 @@ class InputStatistics(Kind):
     def note(self, layer: Layer, own: LayerView, name: str, x: Tensor) -> None:
         if not self.wanted.only_told:
             kept = Usual.of(*(own.tensors[name + ending] for ending in ENDINGS))
-            kept.update(by_rows(layer, x.detach()), forget=self.wanted.forget, most=self.wanted.most)
+            kept.update(
+                by_rows(layer, x.detach()), forget=self.wanted.forget, most=self.wanted.most
+            )
 
 
 def by_rows(layer: Layer, inputs: Tensor) -> Tensor:

@@ -31,7 +31,14 @@ class Kind:
         """A task's first tensors, by the endings of their names; None if the weight has none."""
         raise NotImplementedError
 
-    def context(self, layer: Layer, name: str, tensors: dict[str, Tensor], tasks: list[int], index: Tensor | None) -> Context:
+    def context(
+        self,
+        layer: Layer,
+        name: str,
+        tensors: dict[str, Tensor],
+        tasks: list[int],
+        index: Tensor | None,
+    ) -> Context:
         """C(k), made of what was learned."""
         raise NotImplementedError
 

@@ -33,7 +33,12 @@ class LearnedContext(Kind):
         return {"_context": torch.zeros(bound.numbers(0).shape).to(like)}
 
     def context(
-        self, layer: Layer, name: str, tensors: dict[str, Tensor], tasks: list[int], index: Tensor | None
+        self,
+        layer: Layer,
+        name: str,
+        tensors: dict[str, Tensor],
+        tasks: list[int],
+        index: Tensor | None,
     ) -> Context:
         bound, change = layer.bound[name].context, tensors[name + "_context"]
         drawn = [_drawn(bound, task, change.device, change.dtype) for task in tasks]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LowRank(Kind):
-    """`_down`, A (rank, inputs), and `_up`, B (outputs, rank), where they have fewer numbers than W.
+    """`_down`, A (rank, inputs), and `_up`, B (outputs, rank), where that is less than W.
 
     A is drawn uniformly within ±1/√inputs, the same for all tasks; B starts at zero.
     """

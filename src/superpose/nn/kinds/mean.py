@@ -40,7 +40,8 @@ class TaskMean(Kind):
         tensors[name + "_mu"] = mean.clone() if torch.is_grad_enabled() else mean
 
     def before(self, own: LayerView, name: str, x: Tensor) -> Tensor:
-        return x - own.tensors[name + "_mu"].to(x.dtype)
+        mean = own.tensors[name + "_mu"]
+        return x - (mean if mean.dtype is x.dtype else mean.to(x.dtype))
 
     def bias(self, layer: Layer, own: LayerView, name: str, bias: Tensor | None) -> Tensor:
         response = layer.response(own, name, own.tensors[name + "_mu"])

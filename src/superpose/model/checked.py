@@ -49,7 +49,9 @@ class Checked:
     def best(self) -> str:
         """The quickest of them."""
         if not self.right:
-            raise SuperposeError(f"no way is right for this network, so run one task at a time:\n{self}")
+            raise SuperposeError(
+                f"no way is right for this network, so run one task at a time:\n{self}"
+            )
         return min(self.right, key=lambda way: self.seconds[way])
 
     def __str__(self) -> str:
@@ -58,7 +60,9 @@ class Checked:
             if way in self.why:
                 lines.append(f"{way}: not right: {self.why[way]}")
             elif way in self.off:
-                lines.append(f"{way}: right, {self.off[way]:.1g} off, {1e3 * self.seconds[way]:.3g} ms")
+                lines.append(
+                    f"{way}: right, {self.off[way]:.1g} off, {1e3 * self.seconds[way]:.3g} ms"
+                )
         return "\n".join([*lines, *self.notes])
 
 
@@ -73,8 +77,8 @@ def check_mixed(
     """Compare both ways of a mixed batch with its rows alone, on copies of the model, and time them.
 
     Values, gradients, and in training the statistics of tasks are compared. What is right for these
-    inputs may be wrong for others, if the network sorts, gathers or masks rows by their values: give
-    inputs like those that it will meet, and look at the code. The model stays as it is.
+    inputs may be wrong for others, if the network sorts, gathers or masks rows by their values:
+    give inputs like those that it will meet, and look at the code. The model stays as it is.
 
     >>> from superpose import superpose
     >>> model = superpose(nn.Linear(4, 2), tasks=3)
@@ -141,9 +145,11 @@ def _tasks_of_rows(model: Superposed, tasks: Any, rows: int) -> list[int]:
             raise SuperposeError(f"tasks={tasks!r}: give one for each of the {rows} rows")
         return each
     numbers = list(model.superposition.names.values())[: min(MOST_TASKS, rows)]
-    return [numbers[(row * 3) % len(numbers)] for row in range(rows)] if len(numbers) > 3 else [
-        numbers[row % len(numbers)] for row in range(rows)
-    ]
+    return (
+        [numbers[(row * 3) % len(numbers)] for row in range(rows)]
+        if len(numbers) > 3
+        else [numbers[row % len(numbers)] for row in range(rows)]
+    )
 
 
 def _keeps_something(model: Superposed, each: list[int], batch: Batch) -> Iterator[str]:
@@ -188,7 +194,10 @@ def _compare(
 
 def _off(way: str, model: Superposed, each: list[int], batch: Batch) -> float:
     """The largest difference of values, gradients and statistics from those of the rows alone."""
-    over_rows = any(isinstance(la, (BatchNorm, ComplexNorm)) and la.runs_by_task() for la in model.superposed_layers)
+    over_rows = any(
+        isinstance(la, (BatchNorm, ComplexNorm)) and la.runs_by_task()
+        for la in model.superposed_layers
+    )
     reference = "grouped" if over_rows and way == "direct" else "alone"
     if over_rows and way == "grouped":
         _pass("grouped", model, each, batch)
@@ -202,7 +211,9 @@ def _off(way: str, model: Superposed, each: list[int], batch: Batch) -> float:
     return off
 
 
-def _pass(way: str, model: Superposed, each: list[int], batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+def _pass(
+    way: str, model: Superposed, each: list[int], batch: Batch
+) -> tuple[list[Tensor], list[Tensor]]:
     """Values and gradients of a pass, and the statistics that it left, on a copy."""
     trial = copy.deepcopy(model)
     inputs, options = batch.take(torch.arange(batch.rows))
@@ -224,7 +235,11 @@ def _pass(way: str, model: Superposed, each: list[int], batch: Batch) -> tuple[l
     total = sum((v.abs() * _weights(v)).sum() for v in learned)
     if isinstance(total, Tensor):
         total.backward()
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trial.parameters() if p.requires_grad]
+    gradients = [
+        torch.zeros_like(p) if p.grad is None else p.grad
+        for p in trial.parameters()
+        if p.requires_grad
+    ]
     return [*values, *gradients], _statistics(trial)
 
 
@@ -235,7 +250,9 @@ def _statistics(model: Superposed) -> list[Tensor]:
 
 def _weights(value: Tensor) -> Tensor:
     real = value.detach().abs()
-    return torch.linspace(0.5, 1.5, value.numel(), dtype=real.dtype, device=real.device).view(value.shape)
+    return torch.linspace(0.5, 1.5, value.numel(), dtype=real.dtype, device=real.device).view(
+        value.shape
+    )
 
 
 def _doubled(model: Superposed) -> Superposed:
@@ -245,7 +262,9 @@ def _doubled(model: Superposed) -> Superposed:
 def _doubled_batch(batch: Batch) -> Batch:
     from dataclasses import replace
 
-    return replace(batch, tensors=[t.double() if t.is_floating_point() else t for t in batch.tensors])
+    return replace(
+        batch, tensors=[t.double() if t.is_floating_point() else t for t in batch.tensors]
+    )
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
