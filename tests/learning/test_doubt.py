@@ -34,14 +34,11 @@ def test_wrong_contexts_are_doubtful_and_the_right_one_is_not():
 @pytest.mark.parametrize("tasks", [2, [1, 0]])
 def test_the_loss_is_that_of_uniform_targets_under_other_contexts(tasks):
     model = sp.superpose(make_net(), "binary", tasks=tasks)
-    hook = Doubt(strength=2.0, samples=5)
-    hook.begin(model)
-    x, y = torch.randn(9, 8), torch.zeros(9, dtype=torch.int64)
-    batch = sp.learning.Labelled(x, y, 0, 1, "context")
-    loss = hook.after_forward(batch, model(x, task=1), torch.tensor(3.0))
+    guard, x = Doubt(model, strength=2.0, samples=5), torch.randn(9, 8)
+    loss = guard.penalty(1, x, model(x, task=1))
     wrong = model(x[:5], task=0)  # there is but one other
     uniform = torch.full((5, 2), 0.5)
-    expected = 3 + 2 * torch.nn.functional.cross_entropy(wrong, uniform)
+    expected = 2 * torch.nn.functional.cross_entropy(wrong, uniform)
     torch.testing.assert_close(loss, expected)
     assert model.training
 
@@ -62,6 +59,7 @@ def test_tasks_that_have_not_begun_are_still_their_base():
         with pytest.raises(sp.learning.Interrupted):
             train(model, make_stream(period=150, rows=256), "doubt", lr=3e-3, display=Quiet(),
                   stop=stop_after(steps))  # fmt: skip
+        model.eval()
         is_base = [torch.equal(model(x, task=task), net(x)) for task in range(3)]
         assert is_base == [False] * begun + [True] * (3 - begun)
 
@@ -74,6 +72,7 @@ def test_names_may_be_numbers_of_other_tasks(names):
     with pytest.raises(sp.learning.Interrupted):
         train(model, make_stream(period=150, rows=256), "doubt", lr=3e-3, display=Quiet(),
               stop=stop_after(20))  # fmt: skip
+    model.eval()
     assert [torch.equal(model(x, task=task), net(x)) for task in range(3)] == [False, True, True]
 
 
@@ -89,7 +88,7 @@ def test_tasks_that_have_begun_are_doubtful_of_each_others_rows():
 @pytest.mark.parametrize("options", [{"strength": -1}, {"samples": 0}])
 def test_wrong_options_are_named(options):
     with pytest.raises(sp.SuperposeError, match="strength of doubt"):
-        Doubt(**options)
+        Doubt(sp.superpose(make_net(), tasks=2), **options)
 
 
 def test_it_needs_contexts():

@@ -9,7 +9,7 @@ from learning.problems import make_net, make_stream, stop_after
 from torch import nn
 
 import superpose as sp
-from superpose.learning import HOOKS, Hook, Interrupted, Quiet, method, train
+from superpose.learning import GUARDS, Guard, Interrupted, Quiet, method, train
 from superpose.learning.shuffle import ORDER, shuffle
 
 SAME = ("metrics.jsonl", "result.json")
@@ -82,22 +82,25 @@ def test_the_tasks_of_the_stream_are_never_told():
     assert liar.result["found"]["spans"][0][3] == {"0": 7, "1": 7, "2": 6}
 
 
-class Ended(Hook):
+class Ended(Guard):
     """Takes note of what it is told to remember."""
 
-    def __init__(self):
+    def __init__(self, model):
+        super().__init__(model)
         self.seen = []
 
-    def after_task(self, batches, generator):
-        self.seen.append([(batch.context, batch.task, batch.x) for batch in batches])
+    def remember(self, task, batches, run):
+        x = next(iter(batches))[0]
+        torch.testing.assert_close(run([x]), self.model(x, task=task))
+        self.seen.append((task, [x for x, *_ in batches]))
 
 
-def test_hooks_remember_a_context_when_it_ends():
-    hook, stream = Ended(), Recurring()
-    learn(method=replace(method("binary"), hook=hook), stream=stream)
-    assert [seen[0][:2] for seen in hook.seen] == [(0, 0), (1, 1), (0, 0), (2, 2)]
-    assert all(len(seen) == 20 for seen in hook.seen)
-    latest, first = hook.seen[1][0][2], hook.seen[1][-1][2]
+def test_guards_remember_a_context_when_it_ends():
+    stream, chosen = Recurring(), replace(method("binary"), guard=lambda model, seed: Ended(model))
+    seen = learn(method=chosen, stream=stream).guard.seen
+    assert [task for task, _ in seen] == [0, 1, 0, 2]
+    assert all(len(batches) == 20 for _, batches in seen)
+    latest, first = seen[1][1][0], seen[1][1][-1]
     assert torch.equal(latest, stream.batch(39)[0])
     assert torch.equal(first, stream.batch(20)[0])
 
@@ -108,8 +111,10 @@ def test_tests_are_recognised_row_by_row():
     assert model.recognise(rows).task == [0] * 50 + [1] * 50 + [2] * 50
 
 
-@pytest.mark.parametrize("name", [*sp.contexts.FAMILIES, *(f"hadamard+{hook}" for hook in HOOKS)])
-def test_every_family_and_hook_finds_the_same_tasks(name):
+@pytest.mark.parametrize(
+    "name", [*sp.contexts.FAMILIES, *(f"hadamard+{guard}" for guard in GUARDS)]
+)
+def test_every_family_and_guard_finds_the_same_tasks(name):
     found = learn(method=name).result["found"]
     if name == "hadamard+replay":  # which shows contexts their rows again
         assert found["contexts"] == 3

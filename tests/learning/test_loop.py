@@ -12,7 +12,6 @@ import superpose as sp
 from superpose.errors import SuperposeError
 from superpose.learning import (
     NETWORKS,
-    Labelled,
     Method,
     Quiet,
     TensorStream,
@@ -240,8 +239,7 @@ def test_accuracy_is_the_share_told_right_with_dropout_off():
     model = Sign()
     x = torch.tensor([[1.0], [-1.0], [2.0], [3.0], [-1.0]])
     y = torch.tensor([1, 0, 0, 1, 1])
-    test = Labelled(x, y, 0, 0)
-    assert accuracy(model, test) == accuracy(model, test, rows=2) == 3 / 5
+    assert accuracy(model, x, y) == accuracy(model, x, y, rows=2) == 3 / 5
     assert model.training
 
 
@@ -286,7 +284,7 @@ def test_what_is_off_is_named(options, message):
         train(make_net(), make_stream(), **({"display": Quiet()} | options))
 
 
-def test_a_strength_needs_a_hook_that_has_one():
+def test_a_strength_needs_a_guard_that_has_one():
     with pytest.raises(SuperposeError, match="takes no strength"):
         method("binary", strength=1.0)
     with pytest.raises(SuperposeError, match=r"replay .* takes no strength: .* \+ewc"):
@@ -350,7 +348,7 @@ class Answer(nn.Module):
 
 @pytest.mark.parametrize("name", ["standard", "binary", "hadamard+projection", "ewc", "separate"])
 def test_a_network_that_returns_no_logits_is_told(name):
-    message = r"Answer returned a dict, and learning needs logits.*self\.net\(x\)\.logits"
+    message = r"Answer returned a dict, and `train` needs logits.*self\.net\(x\)\.logits"
     wrapped = message.replace("Answer", "Separate") if name == "separate" else message
     with pytest.raises(SuperposeError, match=wrapped):
         train(Answer(), make_stream(), name, **QUIET)

@@ -11,9 +11,10 @@ from superpose.errors import SuperposeError
 from superpose.learning import (
     EWC,
     SI,
-    Labelled,
     OnlineEWC,
     Quiet,
+    drawn_class,
+    drawn_value,
     fisher,
     method,
     train,
@@ -23,26 +24,22 @@ from superpose.learning import (
 class Known(EWC):
     """EWC whose Fisher information is given instead of estimated."""
 
-    def __init__(self, strength, information):
-        super().__init__(strength)
-        self.information = iter(information)
+    def __init__(self, model, strength, given):
+        super().__init__(model, strength)
+        self.given = iter(given)
 
-    def consolidate(self, logits, generator):
-        import superpose.learning.penalties as module
-
-        original, module.fisher = module.fisher, lambda *_: [next(self.information)]
-        try:
-            super().consolidate(logits, generator)
-        finally:
-            module.fisher = original
-
-
-def batch(x):
-    return Labelled(x, torch.zeros(len(x), dtype=torch.int64), 0, 0)
+    def information(self, batches, run):
+        return [next(self.given)]
 
 
 def generator():
     return torch.Generator().manual_seed(0)
+
+
+def drawn(logits):
+    """log p(y|x) of batches, y drawn."""
+    own = generator()
+    return (drawn_class(batch, own) for batch in logits)
 
 
 def test_the_optimum_of_ewc_is_the_precision_weighted_mean():
@@ -50,12 +47,11 @@ def test_the_optimum_of_ewc_is_the_precision_weighted_mean():
     centres, information = torch.randn(4, 5).double(), torch.rand(4, 5).double()
     information[:, 4] = 0  # nothing is known of the last parameter
     theta = nn.Parameter(torch.zeros(5).double())
-    penalty = Known(3.0, information)
-    penalty.begin(nn.ParameterList([theta]))
+    penalty = Known(nn.ParameterList([theta]), 3.0, information)
     for centre in centres:  # four tasks, each a quadratic loss whose minimum is its centre
         with torch.no_grad():
             theta.copy_(centre)
-        penalty.after_task([], generator())
+        penalty.end(None, [])
     start = torch.randn(5).double()
     with torch.no_grad():
         theta.copy_(start)
@@ -73,12 +69,11 @@ def test_ewc_is_one_penalty_for_each_task_summed():
     torch.manual_seed(0)
     centres, information = torch.randn(3, 6).double(), torch.rand(3, 6).double()
     theta = nn.Parameter(torch.zeros(6).double())
-    penalty = Known(7.0, information)
-    penalty.begin(nn.ParameterList([theta]))
+    penalty = Known(nn.ParameterList([theta]), 7.0, information)
     for centre in centres:
         with torch.no_grad():
             theta.copy_(centre)
-        penalty.after_task([], generator())
+        penalty.end(None, [])
     with torch.no_grad():
         theta.copy_(torch.randn(6))
     theta.grad = None
@@ -98,14 +93,14 @@ def test_ewc_is_one_penalty_for_each_task_summed():
 
 def test_online_ewc_keeps_a_running_precision_around_the_last_task():
     torch.manual_seed(0)
-    net, penalty = nn.Linear(3, 4).double(), OnlineEWC(strength=2.0, samples=8, decay=0.5)
-    penalty.begin(net)
+    net = nn.Linear(3, 4).double()
+    penalty = OnlineEWC(net, strength=2.0, samples=8, decay=0.5)
     x, found = torch.randn(8, 3).double(), []
     for _ in range(2):
         with torch.no_grad():
             net.weight.normal_()
-        found.append(fisher(list(net.parameters()), [net(x)], 8, generator()))
-        penalty.after_task([batch(x)], generator())
+        found.append(fisher(list(net.parameters()), drawn([net(x)]), 8))
+        penalty.end(None, [x])
     weight, bias = (0.5 * old + new for old, new in zip(*found, strict=True))
     torch.testing.assert_close(penalty.tensors["precision"], [weight, bias])
     torch.testing.assert_close(penalty.tensors["centre"][0], net.weight.detach())
@@ -119,12 +114,12 @@ def test_fisher_of_softmax_regression_is_the_closed_form():
     x = torch.randn(4000, 3).double()
     p = net(x).softmax(1).detach()
     expected = torch.einsum("nc,nj->cj", p * (1 - p), x.square()) / len(x)
-    (found,) = fisher([net.weight], net(x).split(100), len(x), generator())
+    (found,) = fisher([net.weight], drawn(net(x).split(100)), len(x))
     torch.testing.assert_close(found, expected, rtol=0.1, atol=0)
-    (half,) = fisher([net.weight], net(x).split(100), 2000, generator())
+    (half,) = fisher([net.weight], drawn(net(x).split(100)), 2000)
     assert not torch.equal(half, found)
     torch.testing.assert_close(half, expected, rtol=0.15, atol=0)
-    few = [fisher([net.weight], net(x[:10]).split(5), n, generator())[0] for n in (10, 1024)]
+    few = [fisher([net.weight], drawn(net(x[:10]).split(5)), n)[0] for n in (10, 1024)]
     assert torch.equal(*few), "the mean is over the rows that there are"
 
 
@@ -135,11 +130,14 @@ def test_a_network_that_normalises_by_the_batch_is_asked_in_batches():
             net = nn.Sequential(nn.Linear(8, 16), norm, nn.ReLU(), nn.Linear(16, 2))
         seen = []
 
-        class Asks(EWC):
-            def consolidate(self, logits, generator):
-                super().consolidate((seen.append(len(one)) or one for one in logits), generator)
+        def noted(outputs, generator):
+            seen.append(len(outputs))
+            return drawn_class(outputs, generator)
 
-        told = replace(method("standard"), hook=Asks(samples=32))
+        told = replace(
+            method("standard"),
+            guard=lambda model, seed: EWC(model, samples=32, likelihood=noted),
+        )
         train(net, make_stream(tasks=2, period=5), told, display=Quiet())
         return seen
 
@@ -152,7 +150,7 @@ def test_fisher_squares_rows_and_not_their_mean():
     """Two rows that pull apart have a mean gradient of nothing, and information all the same."""
     net = nn.Linear(1, 2, bias=False)
     nn.init.zeros_(net.weight)
-    (found,) = fisher([net.weight], [net(torch.tensor([[2.0], [-2.0]]))], 2, generator())
+    (found,) = fisher([net.weight], drawn([net(torch.tensor([[2.0], [-2.0]]))]), 2)
     torch.testing.assert_close(found, torch.ones(2, 1))  # p (1 − p) x² = 1/4 · 4
 
 
@@ -161,8 +159,8 @@ def test_fisher_of_complex_parameters_is_that_of_their_two_parts():
     weight = nn.Parameter(torch.randn(3, 2, dtype=torch.complex128))
     parts = nn.Parameter(torch.view_as_real(weight.detach()).clone())
     x = torch.randn(10, 2, dtype=torch.complex128)
-    (found,) = fisher([weight], [(x @ weight.T).real], 10, generator())
-    (expected,) = fisher([parts], [(x @ torch.view_as_complex(parts).T).real], 10, generator())
+    (found,) = fisher([weight], drawn([(x @ weight.T).real]), 10)
+    (expected,) = fisher([parts], drawn([(x @ torch.view_as_complex(parts).T).real]), 10)
     assert found.shape == (3, 2, 2)
     torch.testing.assert_close(found, expected)
 
@@ -177,8 +175,7 @@ def test_the_path_integral_of_si_is_the_change_of_the_loss():
         return (theta - minimum) @ curvature @ (theta - minimum) / 2
 
     theta = nn.Parameter(torch.randn(5).double())
-    penalty = SI()
-    penalty.begin(nn.ParameterList([theta]))
+    penalty = SI(nn.ParameterList([theta]))
     before = loss(theta).item()
     for _ in range(1000):
         theta.grad = None
@@ -195,8 +192,7 @@ def test_the_path_integral_of_si_is_the_change_of_the_loss():
 def test_si_shares_the_loss_out_to_each_parameter_of_a_separable_problem():
     curvature = torch.tensor([1.0, 4.0, 0.0]).double()
     theta = nn.Parameter(torch.ones(3).double())
-    penalty = SI(strength=5.0, damping=0.1)
-    penalty.begin(nn.ParameterList([theta]))
+    penalty = SI(nn.ParameterList([theta]), strength=5.0, damping=0.1)
     for _ in range(4000):
         theta.grad = None
         (curvature @ theta.square() / 2).backward()
@@ -204,7 +200,7 @@ def test_si_shares_the_loss_out_to_each_parameter_of_a_separable_problem():
         with torch.no_grad():
             theta -= 4e-3 * theta.grad
         penalty.after_step()
-    penalty.after_task([], generator())
+    penalty.end(None, [])
     # Each fell by curvature/2 while it went from 1 to 0; Ω = fell / (1² + ξ), the precision is 2 Ω.
     expected = curvature / 2 / 1.1
     torch.testing.assert_close(penalty.tensors["precision"][0], 2 * expected, rtol=2e-2, atol=1e-9)
@@ -222,8 +218,7 @@ def test_si_shares_the_loss_out_to_each_parameter_of_a_separable_problem():
 
 def test_si_reads_the_gradient_of_the_data_alone():
     theta = nn.Parameter(torch.ones(2))
-    penalty = SI(strength=10.0)
-    penalty.begin(nn.ParameterList([theta]))
+    penalty = SI(nn.ParameterList([theta]), strength=10.0)
     penalty.tensors["precision"][0].fill_(2.0)
     penalty.active = True
     theta.grad = torch.tensor([0.5, -0.5])
@@ -237,14 +232,13 @@ def test_si_reads_the_gradient_of_the_data_alone():
 
 def test_a_parameter_that_raised_the_loss_is_not_pushed_away():
     theta = nn.Parameter(torch.zeros(2))
-    penalty = SI()
-    penalty.begin(nn.ParameterList([theta]))
+    penalty = SI(nn.ParameterList([theta]))
     theta.grad = torch.tensor([1.0, -1.0])
     penalty.after_backward()
     with torch.no_grad():
         theta += 1.0
     penalty.after_step()
-    penalty.after_task([], generator())
+    penalty.end(None, [])
     assert penalty.tensors["precision"][0].tolist() == [0.0, pytest.approx(2 / 1.1)]
     assert (penalty.strength, penalty.describe()["strength"]) == (3.0, 3.0)
 
@@ -252,8 +246,7 @@ def test_a_parameter_that_raised_the_loss_is_not_pushed_away():
 @pytest.mark.parametrize("make", [EWC, OnlineEWC, SI])
 def test_nothing_is_held_before_the_first_task_ends(make):
     net = nn.Linear(3, 2)
-    penalty = make(strength=1e6)
-    penalty.begin(net)
+    penalty = make(net, strength=1e6)
     net(torch.ones(1, 3)).sum().backward()
     before = [p.grad.clone() for p in net.parameters()]
     penalty.after_backward()
@@ -262,6 +255,44 @@ def test_nothing_is_held_before_the_first_task_ends(make):
 
 def test_errors_name_the_value():
     with pytest.raises(SuperposeError, match=r"strength=-1: a penalty's strength is at least 0"):
-        EWC(-1)
+        EWC(nn.Linear(2, 2), -1)
     with pytest.raises(SuperposeError, match="this network has none"):
-        SI().begin(nn.Identity())
+        SI(nn.Identity())
+
+
+def test_fisher_of_a_regression_is_the_mean_square_of_its_inputs():
+    """For y ~ N(w x, 1) the information of w_j is the mean of x_j²."""
+    torch.manual_seed(0)
+    net, x = nn.Linear(3, 1, bias=False).double(), torch.randn(4000, 3).double()
+    guard = EWC(net, samples=len(x), likelihood=drawn_value)
+    guard.end(None, x.split(100))
+    (found,) = guard.tensors["precision"]
+    torch.testing.assert_close(found[0], x.square().mean(0), rtol=0.1, atol=0)
+
+
+def test_the_log_likelihood_of_many_places_is_their_sum():
+    torch.manual_seed(0)
+    logits = torch.randn(4, 5, 3).double()
+    one = drawn_class(logits, generator())
+    flat = drawn_class(logits.flatten(0, 1), generator())
+    torch.testing.assert_close(one, flat.view(4, 5).sum(1))
+    outputs = type("Outputs", (), {"logits": logits})()
+    torch.testing.assert_close(drawn_class(outputs, generator()), one)
+
+
+def test_each_task_has_draws_of_its_own_and_a_resumed_one_the_same():
+    net, x = nn.Linear(3, 4), torch.randn(8, 3)
+    guard, seen = EWC(net, samples=8), []
+
+    def noted(outputs, own):
+        seen.append(own.initial_seed())
+        return drawn_class(outputs, own)
+
+    guard.likelihood = noted
+    for _ in range(2):
+        guard.after_backward()
+        guard.end(None, [x])
+    again = EWC(net, samples=8, likelihood=noted, seed=5)
+    again.load_state_dict(guard.state_dict())
+    again.end(None, [x])
+    assert list(dict.fromkeys(seen)) == [1, 2, 7]

@@ -7,26 +7,30 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from superpose.errors import SuperposeError
-from superpose.learning import Labelled, Quiet, Replay, TensorStream, method, train
+from superpose.learning import Quiet, Replay, TensorStream, method, train
 
 
 def batches(count=15, size=7):
     """Rows that tell their number in everything they have."""
     for start in range(0, count * size, size):
         number = torch.arange(start, start + size)
-        yield Labelled(number[:, None].float(), number, start // size, 2 * (start // size))
+        yield start // size, number[:, None].float(), number
+
+
+def replay_of(*options, **named):
+    return Replay(nn.Identity(), *options, **named)
 
 
 def test_the_reservoir_keeps_every_row_with_the_same_chance():
     trials, rows, samples = 600, 105, 10
     kept = torch.zeros(rows)
     for seed in range(trials):
-        replay = Replay(samples, seed=seed)
+        replay = replay_of(samples, seed=seed)
         for batch in batches():
-            replay.before_forward(batch)
+            replay.rows(*batch)
         assert replay.seen == rows
-        assert len(replay.kept) == len(set(replay.kept.y.tolist())) == samples
-        kept[replay.kept.y] += 1
+        assert len(replay.tasks) == len(set(replay.kept[1].tolist())) == samples
+        kept[replay.kept[1]] += 1
     share = samples / rows
     deviation = (trials * share * (1 - share)) ** 0.5
     assert (kept - trials * share).abs().max() < 4.5 * deviation
@@ -37,71 +41,86 @@ def test_the_reservoir_keeps_every_row_with_the_same_chance():
 def test_the_second_of_two_rows_takes_the_only_place_every_other_time():
     kept = []
     for seed in range(400):
-        replay = Replay(1, seed=seed)
-        replay.before_forward(next(batches(1, size=2)))
-        kept += replay.kept.y.tolist()
+        replay = replay_of(1, seed=seed)
+        replay.rows(*next(batches(1, size=2)))
+        kept += replay.kept[1].tolist()
     assert sum(kept) / 400 == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_row_is_kept_with_its_label_task_and_context():
-    replay = Replay(20)
+def test_a_row_is_kept_with_its_label_and_task():
+    replay = replay_of(20)
     for batch in batches():
-        replay.before_forward(batch)
-    kept = replay.kept
-    assert torch.equal(kept.x[:, 0].long(), kept.y)
-    assert torch.equal(kept.task, kept.y // 7)
-    assert torch.equal(kept.context, 2 * kept.task)
-    assert replay.numbers == 20 * (1 + 3)
+        replay.rows(*batch)
+    x, y = replay.kept
+    assert torch.equal(x[:, 0].long(), y)
+    assert replay.tasks == (y // 7).tolist()
+    assert replay.numbers == 20 * (1 + 2)
 
 
 @pytest.mark.parametrize(("rows", "more"), [(None, 7), (3, 3), (50, 14)])
 def test_a_step_learns_its_own_rows_and_then_some_of_those_before(rows, more):
-    replay = Replay(100, rows)
+    replay = replay_of(100, rows)
     first, second, third = list(batches(3))
-    assert replay.before_forward(first) is first, "there is nothing to replay yet"
-    replay.before_forward(second)
-    mixed = replay.before_forward(third)
-    assert len(mixed) == 7 + more
-    assert torch.equal(mixed.y[:7], third.y)
-    again = mixed.y[7:].tolist()
+    task, x, y = replay.rows(*first)
+    assert (task, x is first[1], y is first[2]) == (0, True, True), "there is nothing to replay yet"
+    replay.rows(*second)
+    task, x, y = replay.rows(*third)
+    assert len(task) == len(x) == len(y) == 7 + more
+    assert torch.equal(y[:7], third[2])
+    again = y[7:].tolist()
     assert len(set(again)) == more
     assert set(again) <= set(range(14)), "the step's own rows are not among them"
-    assert torch.equal(mixed.task, mixed.y // 7)
+    assert task == (y // 7).tolist()
     assert replay.seen == 21
 
 
+def test_a_network_that_is_not_told_the_task_is_told_none():
+    replay = replay_of(10)
+    for _, x, y in batches(3):
+        task, *_ = replay.rows(None, x, y)
+        assert task is None
+
+
+def test_tasks_may_be_given_for_each_row():
+    replay = replay_of(100)
+    replay.rows(torch.tensor([3, 4]), torch.zeros(2, 1))
+    task, x = replay.rows(["a", "b"], torch.ones(2, 1))
+    assert task[:2] == ["a", "b"]
+    assert sorted(task[2:]) == [3, 4]
+    assert x[:, 0].tolist() == [1, 1, 0, 0]
+
+
 def test_rows_are_drawn_anew_at_each_step():
-    replay = Replay(100, rows=5)
-    drawn = [tuple(replay.before_forward(batch).y[7:].tolist()) for batch in batches()]
+    replay = replay_of(100, again=5)
+    drawn = [tuple(replay.rows(*batch)[2][7:].tolist()) for batch in batches()]
     assert len(set(drawn[1:])) == 14
-    other = Replay(100, rows=5, seed=1)
-    assert drawn != [tuple(other.before_forward(batch).y[7:].tolist()) for batch in batches()]
+    other = replay_of(100, again=5, seed=1)
+    assert drawn != [tuple(other.rows(*batch)[2][7:].tolist()) for batch in batches()]
 
 
 @pytest.mark.parametrize("samples", [3, 4, 5])
 def test_the_streams_own_tensors_are_left_alone(samples):
     x, y = torch.arange(40.0).view(-1, 1), torch.arange(40)
-    before, replay = x.clone(), Replay(samples)
-    for part in Labelled(x, y, 0, 0).split(4):  # views
-        replay.before_forward(part)
+    before, replay = x.clone(), replay_of(samples)
+    for part in zip(x.split(4), y.split(4), strict=True):  # views
+        replay.rows(0, *part)
     assert torch.equal(x, before)
     assert torch.equal(y, torch.arange(40))
 
 
-def test_it_goes_on_from_its_state_and_begins_anew():
-    whole, dealt = Replay(10), list(batches())
-    start = [whole.before_forward(batch) for batch in dealt[:6]]
-    again = Replay(10, seed=9)
+def test_it_goes_on_from_its_state():
+    whole, dealt = replay_of(10), list(batches())
+    for batch in dealt[:6]:
+        whole.rows(*batch)
+    again = replay_of(10, seed=9)
     again.load_state_dict(whole.state_dict())
     for batch in dealt[6:]:
-        assert torch.equal(whole.before_forward(batch).y, again.before_forward(batch).y)
-    whole.begin(nn.Identity())
-    assert (whole.numbers, whole.seen) == (0, 0)
-    for batch, found in zip(dealt, start, strict=False):
-        assert torch.equal(whole.before_forward(batch).y, found.y)
-    empty = Replay(10)
-    empty.load_state_dict(Replay(10).state_dict())
-    assert empty.kept is None
+        one, other = whole.rows(*batch), again.rows(*batch)
+        assert torch.equal(one[2], other[2])
+        assert one[0] == other[0]
+    empty = replay_of(10)
+    empty.load_state_dict(replay_of(10).state_dict())
+    assert empty.kept == empty.tasks == []
 
 
 def permuted_digits(tasks=3, period=100):
@@ -128,7 +147,7 @@ def test_replay_keeps_what_the_standard_network_forgets():
     assert replay["forgetting"] < 0.5 * standard["forgetting"]
     assert replay["mean_all"] > standard["mean_all"] + 0.05
     assert replay["last_task"] > standard["last_task"] - 0.05
-    assert replay["numbers"]["penalty"] == 300 * (64 + 3)
+    assert replay["numbers"]["penalty"] == 300 * (64 + 2)
     few = learned(method("replay", samples=20))
     assert standard["mean_all"] < few["mean_all"] < replay["mean_all"]
 
@@ -143,7 +162,7 @@ def test_it_goes_with_networks_that_are_told_the_task(name):
 
 def test_sizes_have_to_make_sense():
     with pytest.raises(SuperposeError, match="samples=0: must be at least 1"):
-        Replay(0)
-    with pytest.raises(SuperposeError, match="rows=0: must be at least 1"):
-        Replay(5, rows=0)
-    assert Replay(5).describe() == {"name": "Replay", "samples": 5, "rows": None, "seed": 0}
+        replay_of(0)
+    with pytest.raises(SuperposeError, match="again=0: must be at least 1"):
+        replay_of(5, again=0)
+    assert replay_of(5).describe() == {"name": "Replay", "samples": 5, "again": None, "seed": 0}

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import superpose as sp
-from superpose.learning import Labelled
 from superpose.learning.replicas import Replicas
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -52,13 +51,12 @@ def test_two_processes_learn_what_one_does(tmp_path):
 
 def test_shares_cover_the_batch():
     x, y = torch.arange(8), torch.arange(8) + 8
-    batch = Labelled(x, y, task=x + 16, context=3)
-    shares = [Replicas(rank, 4).share(batch) for rank in range(4)]
-    assert sorted(torch.cat([share.x for share in shares]).tolist()) == x.tolist()
-    for share in shares:
-        assert torch.equal(share.y, share.x + 8)
-        assert torch.equal(share.task, share.x + 16)
-        assert share.context == 3
-        assert torch.equal(x[share.rows], share.x), "a hook finds its rows of the whole batch"
+    tasks = (x + 16).tolist()
+    shares = [Replicas(rank, 4).share(tasks, x, y) for rank in range(4)]
+    assert sorted(torch.cat([own for _, own, _ in shares]).tolist()) == x.tolist()
+    for task, own, labels in shares:
+        assert torch.equal(labels, own + 8)
+        assert task == (own + 16).tolist()
+    assert Replicas(1, 4).share("a", x)[0] == "a"
     with pytest.raises(sp.SuperposeError, match="3 processes cannot share a batch of 8 rows"):
-        Replicas(0, 3).share(batch)
+        Replicas(0, 3).share(None, x, y)

@@ -65,7 +65,7 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(tmp_path, name, options):
 
 
 WITH_A_BASE = ["hadamard", "hadamard+ewc", "hadamard+ewc-online", "hadamard+si", "hadamard+replay",
-               "hadamard+projection", "hadamard+projection-means", "hadamard+doubt"]  # fmt: skip
+               "hadamard+projection", "hadamard+doubt"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WITH_A_BASE)
@@ -164,16 +164,6 @@ def test_a_setting_that_is_left_out_the_second_time_is_refused(tmp_path):
         learn(tmp_path, method("binary", rank=1), rank_lr=1e-2, stop=stop_after(10))
     with pytest.raises(SuperposeError, match=r"was started with rank_lr=0.01, not None"):
         learn(tmp_path, method("binary", rank=1))
-
-
-def test_a_run_of_a_version_that_did_not_tell_the_options_is_resumed(tmp_path):
-    with pytest.raises(Interrupted):
-        learn(tmp_path, "binary", stop=stop_after(10))
-    told = json.loads((tmp_path / "config.json").read_text())
-    for name in ("conversion", "rank_lr", "tasks"):
-        del told[name]
-    (tmp_path / "config.json").write_text(json.dumps(told))
-    assert learn(tmp_path, "binary").result == learn(None, "binary").result
 
 
 class Mine:

@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 import superpose as sp
-from superpose.model import private_state
-from superpose.nn.statistics import FLOOR, PRIOR, Usual, joined
-from superpose.tensor_file import read
+from superpose.nn.statistics import FLOOR, PRIOR, Usual
 
 CLASSES, FEATURES, TASKS = 3, 6, ["a", "b", "c"]
 
@@ -105,7 +103,7 @@ def test_joined_statistics_are_those_of_all_rows():
     one.update(x, of_x)
     other.update(y, of_y)
     whole.update(torch.cat([x, y]), torch.cat([of_x, of_y]))
-    found = joined(one, other)
+    found = one.merged(other)
     for name in ("rows", "mean", "variance"):
         torch.testing.assert_close(getattr(found, name), getattr(whole, name))
     torch.testing.assert_close(found.basis.T @ found.basis, whole.basis.T @ whole.basis)
@@ -123,6 +121,7 @@ def learned(plain, rank=2, **kept):
     statistics = sp.nn.Statistics("3", rank=rank, base=True, **kept)
     model = sp.superpose(plain, "hadamard", tasks=TASKS, base=True, rank=1, recognise=statistics)
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    model.begin(*TASKS)
     for task in TASKS:
         optimiser.zero_grad()
         model(inputs(task)[0], task=task).square().mean().backward()
@@ -155,16 +154,16 @@ def test_the_base_runs_by_itself_whatever_tasks_have_learned():
     model = sp.superpose(plain, "hadamard", tasks=2, base=True, rank=1, private_layers=["4"])
     optimiser = torch.optim.SGD(model.parameters(), 0.5)
     x = torch.randn(4, 3, 3, 3)
+    model.begin(0, 1)
     for task in (0, 1):
         model(x, task=task).square().mean().backward()
     optimiser.step()
-    model.train().run(model.base_selection(), x)  # whose norms count nothing
     model.eval(), plain.eval()
-    found = model.run(model.base_selection(), x)
+    found = model.run(model.base_view(), x)
     assert torch.equal(found, plain(x))
     assert not torch.allclose(model(x, task=0), found)
     with pytest.raises(sp.SuperposeError, match="no base"):
-        sp.superpose(plain, tasks=2).base_selection()
+        sp.superpose(plain, tasks=2).base_view()
 
 
 @pytest.mark.parametrize("kept", [{}, {"classes": CLASSES}], ids=["tasks", "classes"])
@@ -239,22 +238,12 @@ def test_statistics_of_classes_are_saved_counted_and_removed(tmp_path):
     without = sp.superpose(net(), "hadamard", tasks=TASKS, base=True, rank=1)
     added = model.cost().private_per_task - without.cost().private_per_task
     numbers = CLASSES * (FEATURES + 1) + FEATURES + 2 + 2 * FEATURES
-    group = [g for g in private_state(model).groups.values() if g.kind == "recognition"]
+    group = [g for g in model.private_state.flats.values() if g.kind == "recognition"]
     assert sum(one.start.numel() for one in group) == numbers
     assert added == numbers
     assert sp.recognition.duplicates(model) == []
     model.remove_task("a")
     assert set(model.recognise(x).task) <= {"b", "c"}
-
-
-def test_only_files_with_such_statistics_are_of_the_new_format(tmp_path):
-    def told(model):
-        sp.save(model, tmp_path / "one.safetensors")
-        header, _ = read(tmp_path / "one.safetensors")
-        return header["format"], header["conversion"]["recognise"].keys() & {"base", "classes"}
-
-    assert told(sp.superpose(net(), tasks=2, recognise=True)) == (3, set())
-    assert told(learned(net())) == (5, {"base", "classes"})
 
 
 def test_tasks_that_see_the_same_classes_are_told_and_joined():

@@ -1,22 +1,30 @@
-"""Learning task after task: one loop for all streams, models and methods."""
+"""Learning task after task: guards for any training loop, and one small loop."""
 
 from superpose.learning.display import Display, Lines, LiveTable, Progress, Quiet
 from superpose.learning.doubt import Doubt
-from superpose.learning.hooks import Hook, Hooks
+from superpose.learning.evaluation import accuracy
+from superpose.learning.guards import Guard, Guards, shared_parameters
 from superpose.learning.interrupt import Interrupted
-from superpose.learning.labelled import Labelled
 from superpose.learning.loop import Outcome, train
-from superpose.learning.methods import HOOKS, NETWORKS, Method, method
+from superpose.learning.methods import GUARDS, NETWORKS, Method, method
 from superpose.learning.metrics import summarise
 from superpose.learning.optimisers import OPTIMISERS, SCHEDULES
-from superpose.learning.penalties import EWC, SI, OnlineEWC, Quadratic, fisher, shared_parameters
+from superpose.learning.penalties import (
+    EWC,
+    SI,
+    OnlineEWC,
+    Quadratic,
+    drawn_class,
+    drawn_value,
+    fisher,
+)
 from superpose.learning.projection import Projection
 from superpose.learning.replay import Replay
 from superpose.learning.streams import Batch, Stream, TensorStream
 
 __all__ = [
     "EWC",
-    "HOOKS",
+    "GUARDS",
     "NETWORKS",
     "OPTIMISERS",
     "SCHEDULES",
@@ -24,10 +32,9 @@ __all__ = [
     "Batch",
     "Display",
     "Doubt",
-    "Hook",
-    "Hooks",
+    "Guard",
+    "Guards",
     "Interrupted",
-    "Labelled",
     "Lines",
     "LiveTable",
     "Method",
@@ -40,6 +47,9 @@ __all__ = [
     "Replay",
     "Stream",
     "TensorStream",
+    "accuracy",
+    "drawn_class",
+    "drawn_value",
     "fisher",
     "method",
     "shared_parameters",

@@ -1,13 +1,16 @@
 """Accuracy of a model on the test sets of its tasks, and when it is measured."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from superpose.errors import SuperposeError, at_least_one
-from superpose.learning.labelled import Labelled
-from superpose.learning.streams import Segment, Stream
+from superpose.learning.streams import Segment, Stream, logits_of
+from superpose.quiet import evaluating
 
 ROWS = 1000  # at once; a model that normalises by the batch is tested on batches of this size
 MATRICES = ("auto", "full", "ends")
@@ -15,14 +18,13 @@ FULL_UP_TO = 20  # tasks: beyond, evaluating would take as long as learning
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, test: Labelled, rows: int = ROWS) -> float:
-    """The share of rows of a test set that are told right."""
-    was_training = model.training
-    model.eval()
-    parts = test.split(rows)
-    right = sum(int((part.through(model).argmax(1) == part.y).sum()) for part in parts)
-    model.train(was_training)
-    return right / len(test)
+def accuracy(model: nn.Module, x: Tensor, y: Tensor, task: Any = None, rows: int = ROWS) -> float:
+    """The share of rows that are classified right; `task` may be a function that finds it of x."""
+    find: Callable[[Tensor], Any] = task if callable(task) else lambda part: task
+    with evaluating(model):
+        parts = zip(x.split(rows), y.split(rows), strict=True)
+        right = sum(int((logits_of(model, a, find(a)).argmax(1) == b).sum()) for a, b in parts)
+    return right / len(y)
 
 
 class Timetable:

@@ -8,7 +8,6 @@ Statistics are made of the first rows of a context, so that inputs that drift aw
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -16,22 +15,14 @@ from typing import Any
 from torch import Tensor
 
 from superpose.errors import SuperposeError
-from superpose.learning.labelled import Labelled
-from superpose.learning.streams import Segment, Stream
-from superpose.model import Superposed, private_state
-from superpose.nn.statistics import Statistics
-from superpose.packing.inputs import evaluating, quiet_run
+from superpose.learning.streams import Past, Segment, Stream
+from superpose.model import Name, Superposed, rows_of
+from superpose.nn import Statistics
+from superpose.quiet import evaluating, quiet_run
 from superpose.recognition import duplicates, keep
-from superpose.recognition.evidence import as_batch
+from superpose.recognition.evidence import listed
 from superpose.recognition.finding import FARTHEST, FARTHEST_TOGETHER
-from superpose.recognition.inputs import (
-    LEAST_ROWS,
-    compare,
-    inputs_of,
-    keeping,
-    rows_seen,
-    told,
-)
+from superpose.recognition.inputs import LEAST_ROWS, compare, inputs_of, keeping, rows_seen
 
 FOUND = "found"
 MOST_CONTEXTS = 1000  # that can be begun; one that is not costs a name
@@ -51,7 +42,7 @@ class Span:
 class Finder:
     """The contexts that were begun, and when each was at work."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, stream: Stream) -> None:
         if not isinstance(model, Superposed):
             raise SuperposeError(
                 "tasks='found' begins a context for each task that it finds, so it needs a "
@@ -66,8 +57,8 @@ class Finder:
                 "removed, or have the numbers of others as names: give a network that is made with "
                 "tasks=N, or with names that are texts"
             )
-        self.model = model
-        kept = model.superposition.conversion.recognise
+        self.model, self.stream = model, stream
+        kept = model.superposition.options.recognise
         if kept is not None and kept.only_told:
             raise SuperposeError(
                 f"tasks='found' needs statistics that are taken in training, and {kept} are told "
@@ -86,36 +77,41 @@ class Finder:
             for _ in range(MOST_CONTEXTS - self.given):
                 model.add_task()
         self.spans: list[Span] = []
+        self.names = {number: name for name, number in model.superposition.names.items()}
 
     def _known(self) -> int:
         """How many contexts have been at work before, which are the first ones."""
-        layer, state = keeping(self.model), private_state(self.model)
+        layer, numbers = keeping(self.model), list(range(self.given))
         assert layer is not None
-        known = [n for n in range(self.given) if rows_seen(layer, n) >= LEAST_ROWS]
-        learned = [n for n in range(self.given) if n not in known and state.has_begun(n)]
+        rows = rows_seen(self.model, layer, numbers)
+        known = [number for number in numbers if rows[number] >= LEAST_ROWS]
+        learned = sorted(self.model.private_state.learned() - set(known))
         if learned:
             raise SuperposeError(
-                f"tasks='found': {told(self.model, learned)} learned before, and nothing is known "
-                "of the inputs: call model.remember(x, task=…) with some of them"
+                f"tasks='found': {listed(self.model, learned)} learned before, and nothing is "
+                "known of the inputs: call model.remember(x, task=…) with some of them"
             )
         if known != list(range(len(known))):
             raise SuperposeError(
-                f"tasks='found' takes contexts in their order, and {told(self.model, known)} have "
-                "inputs, and are not the first ones: remember inputs of those before, or tell tasks"
+                f"tasks='found' takes contexts in their order, and {listed(self.model, known)} "
+                "have inputs, and are not the first ones: remember inputs of those before, or tell "
+                "tasks"
             )
         return len(known)
 
-    def find(self, x: Tensor, step: int, task: int) -> Segment | None:
-        """Decide whose the batch of a step is; what came to an end, if something did.
+    def look(self, step: int, batch: tuple[Tensor, Tensor, int, int]) -> Past | None:
+        """Decide whose the batch of a step is; give what ended before it, if something did.
 
         The stream's own task is noted for the record, and not looked at.
         """
+        x, _, task, _ = batch
         context = self._context(x)
         ended = None
-        if not self.spans or context != self.spans[-1].context:
+        if not self.spans or context != self.context:
             if self.spans:
                 last = self.spans[-1]
-                ended = Segment(last.context, last.start, step)
+                part, name = Segment(last.context, last.start, step), self.names[last.context]
+                ended = Past(self.stream, part, name, lambda batch: name)
             self.spans.append(Span(context, step, step, {}))
         now = self.spans[-1]
         now.stop = step + 1
@@ -124,8 +120,25 @@ class Finder:
 
     @property
     def context(self) -> int:
-        """The one at work."""
+        """The number of the context at work."""
         return self.spans[-1].context
+
+    @property
+    def now(self) -> Name:
+        """Its name, which the network is told."""
+        return self.names[self.context]
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is at work for the first step since another was."""
+        return self.spans[-1].stop == self.spans[-1].start + 1
+
+    def recognise(self, x: Tensor, together: bool = False) -> Any:
+        """The context of each row, or of all rows."""
+        known = self.model.recognisable
+        if len(known) == 1:
+            return known[0]
+        return self.model.recognise(x, among=known, together=together).task
 
     def _context(self, x: Tensor) -> int:
         if len(x) < 2:
@@ -139,13 +152,13 @@ class Finder:
         layer = keeping(self.model)
         assert layer is not None
         with evaluating(self.model), quiet_run():
-            reached = inputs_of(self.model, layer, now, as_batch(self.model, (x,), {}))
+            reached = inputs_of(self.model, layer, now, rows_of(self.model, (x,), {}))
         if not reached.same_in_all_tasks:
             raise SuperposeError(
                 f"tasks='found' looks at inputs before they are learned from, and those of layer "
                 f"{layer.path!r} depend on the task: keep statistics of the first layer"
             )
-        judged = compare(layer, list(range(self.contexts)), reached.x)
+        judged = compare(self.model, layer, list(range(self.contexts)), reached.x)
         assert judged.surprise is not None
         strange = judged.surprise.mean(0)
         if not strange.isfinite().all():
@@ -201,16 +214,3 @@ class Finder:
         self.spans = [
             Span(context, start, stop, dict(met)) for context, start, stop, met in state["spans"]
         ]
-
-
-@dataclass(frozen=True)
-class FoundBatches:
-    """The batches of a context that came to an end, the latest first."""
-
-    stream: Stream
-    part: Segment
-
-    def __iter__(self) -> Iterator[Labelled]:
-        for step in reversed(range(self.part.start, self.part.stop)):
-            x, y, *_ = self.stream.batch(step)
-            yield Labelled(x, y, self.part.task, self.part.task, "context")

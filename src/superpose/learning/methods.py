@@ -1,14 +1,15 @@
-"""Methods by name: how a network is made ready for many tasks, and which hooks it learns with.
+"""Methods by name: how a network is made ready for many tasks, and which guards it learns with.
 
-The two are independent choices: `binary` is a way to make a network ready, `ewc` a hook on the
-plain network, `binary+ewc` both, and `binary+ewc+replay` has two hooks.
+The two are independent choices: `binary` is a way to make a network ready, `ewc` a guard of the
+plain network, `binary+ewc` both, and `binary+ewc+replay` has two guards.
 """
 
+from __future__ import annotations
+
 import copy
-import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,21 +18,20 @@ from superpose import contexts
 from superpose.cost import size
 from superpose.errors import SuperposeError
 from superpose.learning.doubt import Doubt
-from superpose.learning.hooks import Hook, Hooks
-from superpose.learning.labelled import Select
+from superpose.learning.guards import Guard, Guards
 from superpose.learning.penalties import EWC, SI, OnlineEWC
 from superpose.learning.projection import Projection
 from superpose.learning.replay import Replay
+from superpose.learning.streams import Select
 from superpose.model import Superposed, several, superpose, unsuperpose
 
-HOOKS: dict[str, Callable[..., Hook]] = {
+GUARDS: dict[str, Callable[..., Guard]] = {
     "ewc": EWC,
     "ewc-online": OnlineEWC,
     "si": SI,
     "replay": Replay,
     "projection": Projection,
     "doubt": Doubt,
-    "projection-means": functools.partial(Projection, means=True),
 }
 FAST: dict[str, contexts.Family] = {
     "fast": contexts.Complex(),
@@ -55,7 +55,7 @@ class Separate(nn.Module):
 
 @dataclass(frozen=True)
 class Method:
-    """What `method` makes of a name.
+    """How a network is made ready for many tasks, and what guards it.
 
     `select` says which number of a batch the network is told: that of its task (heads, separate
     networks), of its context (superposition), or none.
@@ -64,7 +64,7 @@ class Method:
     name: str
     make: Callable[[nn.Module, int, int], nn.Module]  # (network, tasks or contexts, seed)
     select: Select = "none"
-    hook: Hook = field(default_factory=Hooks)
+    guard: Callable[[nn.Module, int], Guard] = lambda model, seed: Guard(model)
 
 
 def method(
@@ -75,30 +75,29 @@ def method(
     head: str | None = None,
     **options: Any,
 ) -> Method:
-    """The method of a name: a network, hooks, or a network and hooks joined by `+`.
+    """Make the method of a name: a network, guards, or a network and guards joined by `+`.
 
     Networks: `standard` (as it comes), `multihead` (an output layer for each task, the last linear
     one unless `head` names another), `separate` (a network for each task), a family's name, `fast`
     and `fast-localmix` (complex contexts, for a stream with a new context at every step).
-    Hooks: the penalties `ewc`, `ewc-online` and `si`, `replay`, and, for superposed networks,
-    `projection`, `projection-means` and `doubt`. `strength` and `samples` go to those hooks that
-    have them; what else is given goes to `superpose`, such as `private="none"`. Other options of a
-    hook, or one of your own: `dataclasses.replace(method("binary"), hook=EWC(samples=4096))`, or
-    `hook=Hooks(EWC(), Mine())`.
+    Guards: the penalties `ewc`, `ewc-online` and `si`, `replay`, and, for superposed networks,
+    `projection` and `doubt`. `strength` and `samples` go to those guards that have them; what else
+    is given goes to `superpose`, such as `private="none"`. Other options of a guard, or one of your
+    own: `dataclasses.replace(method("binary"), guard=lambda model, seed: Mine(model))`.
 
-    >>> method("binary+ewc", strength=3).hook.strength
-    3
-    >>> [type(hook).__name__ for hook in method("hadamard+projection+replay").hook.hooks]
-    ['Projection', 'Replay']
+    >>> chosen = method("hadamard+projection+replay", strength=3)
+    >>> guard = chosen.guard(chosen.make(nn.Sequential(nn.Linear(4, 2)), 2, 0), 0)
+    >>> guard.describe()["guards"][0]
+    {'name': 'Projection', 'strength': 3, 'samples': 2048}
     """
     network, *held = name.split("+")
-    if network in HOOKS:
+    if network in GUARDS:
         network, held = "standard", [network, *held]
     networks = dict.fromkeys((*NETWORKS, *contexts.FAMILIES))
-    if network not in networks or not all(one in HOOKS for one in held):
+    if network not in networks or not all(one in GUARDS for one in held):
         raise SuperposeError(
-            f"unknown method {name!r}: use one of {', '.join(networks)}, a hook "
-            f"({', '.join(HOOKS)}), or several joined by +, such as binary+ewc"
+            f"unknown method {name!r}: use one of {', '.join(networks)}, a guard "
+            f"({', '.join(GUARDS)}), or several joined by +, such as binary+ewc"
         )
     if held and network == "separate":
         raise SuperposeError(
@@ -127,14 +126,14 @@ def method(
             f"method {name!r} takes no {(unknown or ['tasks'])[0]}: what it does not know goes to "
             "superpose(…), but for tasks, which are those of the stream"
         )
-    hook = _hook(name, held, {"strength": strength, "samples": samples})
+    guard = _guard(name, held, {"strength": strength, "samples": samples})
     if network in ("standard", "separate"):
 
         def plain(net: nn.Module, count: int, seed: int) -> nn.Module:
             net = _plain(net, options)
             return net if network == "standard" else Separate(net, count)
 
-        return Method(name, plain, "none" if network == "standard" else "task", hook)
+        return Method(name, plain, "none" if network == "standard" else "task", guard)
     if network == "multihead":
 
         def multihead(net: nn.Module, count: int, seed: int) -> nn.Module:
@@ -146,31 +145,48 @@ def method(
             }
             return superpose(net, "identity", count, seed=seed, **own)
 
-        return Method(name, multihead, "task", hook)
+        return Method(name, multihead, "task", guard)
 
     def superposed(net: nn.Module, count: int, seed: int) -> nn.Module:
         return superpose(net, FAST.get(network, network), count, seed=seed, **options)
 
-    return Method(name, superposed, "context", hook)
+    return Method(name, superposed, "context", guard)
 
 
-def _hook(name: str, held: list[str], options: dict[str, Any]) -> Hook:
-    """The hooks of these names, each with those of the options that it has."""
+def _guard(
+    name: str, held: list[str], options: dict[str, Any]
+) -> Callable[[nn.Module, int], Guard]:
+    """Make the guards of these names, each with those of the options that it has."""
     given = {option: value for option, value in options.items() if value is not None}
-    takes = {one: inspect.signature(make).parameters.keys() for one, make in HOOKS.items()}
+    takes = {one: inspect.signature(make).parameters.keys() for one, make in GUARDS.items()}
     for option in given:
         if not any(option in takes[one] for one in held):
-            other = next(one for one in HOOKS if option in takes[one])
+            other = next(one for one in GUARDS if option in takes[one])
             raise SuperposeError(
-                f"{name} has no hook for it, so it takes no {option}: add one that has, such as "
+                f"{name} has no guard for it, so it takes no {option}: add one that has, such as "
                 f"+{other}"
             )
-    hooks = [HOOKS[one](**{o: v for o, v in given.items() if o in takes[one]}) for one in held]
-    return hooks[0] if len(hooks) == 1 else Hooks(*hooks)
+
+    def make(model: nn.Module, seed: int) -> Guard:
+        wanted = {**given, "seed": seed}
+        guards = [
+            GUARDS[one](model, **{o: v for o, v in wanted.items() if o in takes[one]})
+            for one in held
+        ]
+        return guards[0] if len(guards) == 1 else Guards(*guards) if guards else Guard(model)
+
+    return make
 
 
-def as_method(wanted: str | Method, model: nn.Module) -> Method:
-    """Read a name; `standard` leaves a superposed model as it is, and tells it the context."""
+def as_method(wanted: str | Method | Guard, model: nn.Module) -> Method:
+    """Read a name, or take a guard; a superposed model is left as it is, and told the context."""
+    if isinstance(wanted, Guard):
+        if wanted.model is not model:
+            raise SuperposeError(
+                f"{type(wanted).__name__} guards another model: make it of the one that learns"
+            )
+        name, select = type(wanted).__name__, "context" if isinstance(model, Superposed) else "none"
+        return Method(name, _as_it_is, select, lambda model, seed: wanted)  # type: ignore[arg-type]
     chosen = method(wanted) if isinstance(wanted, str) else wanted
     if not isinstance(model, Superposed):
         return chosen
@@ -179,7 +195,11 @@ def as_method(wanted: str | Method, model: nn.Module) -> Method:
             f"the model is superposed already, so it cannot be made {chosen.name!r}: leave the "
             "method out, or give the plain network"
         )
-    return Method(chosen.name, lambda net, count, seed: net, "context", chosen.hook)
+    return Method(chosen.name, _as_it_is, "context", chosen.guard)
+
+
+def _as_it_is(net: nn.Module, count: int, seed: int) -> nn.Module:
+    return net
 
 
 def numbers_stored(model: nn.Module) -> dict[str, int]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from superpose.errors import SuperposeError
+from superpose.learning.guards import Guard
 
 Optimiser = str | Callable[[Iterable[Any]], torch.optim.Optimizer]  # of parameters, or groups
 
@@ -36,18 +37,25 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def make_optimiser(
-    wanted: Optimiser, parameters: Iterable[Any], lr: float
+    wanted: Optimiser, guard: Guard, lr: float, rank_lr: float | None = None
 ) -> torch.optim.Optimizer:
     """The optimiser of a name with PyTorch's defaults, or what a callable makes.
 
-    >>> make_optimiser("rmsprop", [torch.nn.Parameter(torch.zeros(2))], 1e-4).defaults["alpha"]
+    A callable is given parameters to group as it likes; low-rank parts are apart if they have a
+    rate.
+
+    >>> guard = Guard(torch.nn.Linear(2, 2))
+    >>> make_optimiser("rmsprop", guard, 1e-4).defaults["alpha"]
     0.99
     """
-    if not isinstance(wanted, str):
-        return wanted(parameters)
-    if not 0 < lr < math.inf:
-        raise SuperposeError(f"lr={lr}: a learning rate is a number above 0")
-    return named("optimiser", OPTIMISERS, wanted)(parameters, lr=lr)
+    groups = guard.parameter_groups(lr=lr, rank_lr=rank_lr, pace=1.0)
+    if isinstance(wanted, str):
+        if not 0 < lr < math.inf:
+            raise SuperposeError(f"lr={lr}: a learning rate is a number above 0")
+        return named("optimiser", OPTIMISERS, wanted)(groups, lr=lr)
+    low_rank = [] if rank_lr is None else [groups.pop()]
+    rest = [parameter for group in groups for parameter in group["params"]]
+    return wanted([{"params": rest}, *low_rank] if low_rank else rest)
 
 
 def named(what: str, choices: dict[str, Any], name: str) -> Any:

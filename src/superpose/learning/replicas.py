@@ -1,22 +1,25 @@
 """Data-parallel learning: one loop in several processes, each with its share of every batch.
 
 Every process makes the same model, stream and contexts from the same seed, so nothing is exchanged
-but gradients.
+but gradients, and, before a model is tested or saved, the statistics of tasks (`superpose.agree`).
 """
+
+from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
-from superpose.learning.labelled import Labelled
 from superpose.learning.penalties import real
+from superpose.learning.replay import by_row
+from superpose.model import Superposed, agree
 
 ASK_EVERY = 100  # steps
 
@@ -33,17 +36,19 @@ class Replicas:
         """Whether this is the process that writes and shows."""
         return self.rank == 0
 
-    def share(self, batch: Labelled) -> Labelled:
-        """This process's rows of a batch."""
+    def share(self, task: Any, *tensors: Tensor) -> tuple[Any, ...]:
+        """This process's rows of a batch, and their tasks."""
         if self.count == 1:
-            return batch
-        if len(batch) % self.count:
+            return task, *tensors
+        rows = len(tensors[0])
+        if rows % self.count:
             raise SuperposeError(
-                f"{self.count} processes cannot share a batch of {len(batch)} rows equally: choose "
+                f"{self.count} processes cannot share a batch of {rows} rows equally: choose "
                 "another batch size"
             )
-        rows = slice(self.rank, None, self.count)
-        return replace(batch[rows], rows=rows)
+        own = slice(self.rank, None, self.count)
+        task = by_row(task, rows)[own] if isinstance(task, (list, Tensor)) else task
+        return task, *(tensor[own] for tensor in tensors)
 
     def average(self, parameters: Sequence[nn.Parameter]) -> None:
         """Make every process's gradients their mean."""
@@ -58,17 +63,22 @@ class Replicas:
         ):
             gradient.copy_(mean.view_as(gradient))
 
-    def any(self, flag: bool, step: int) -> bool:
-        """Whether a process wants something; several ask each other now and then only."""
+    def any(self, flags: Sequence[bool], step: int) -> list[bool]:
+        """Whether a process wants each of these; several ask each other now and then only."""
         if self.count == 1:
-            return flag
+            return list(flags)
         if step % ASK_EVERY:
-            return False
-        wanted = torch.tensor(flag, dtype=torch.int32)
+            return [False] * len(flags)
+        wanted = torch.tensor(flags, dtype=torch.int32)
         dist.all_reduce(wanted, dist.ReduceOp.MAX)
-        return bool(wanted)
+        return [bool(flag) for flag in wanted]
 
-    def agree(self, value: Any) -> Any:
+    def agree(self, model: nn.Module) -> None:
+        """Merge what the processes know of tasks."""
+        if self.count > 1 and isinstance(model, Superposed):
+            agree(model)
+
+    def common(self, value: Any) -> Any:
         """What the leading process has."""
         if self.count == 1:
             return value

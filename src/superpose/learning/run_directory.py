@@ -120,11 +120,10 @@ class RunDirectory:
     def _check_same(self, config: dict[str, Any]) -> None:
         now: dict[str, Any] = json.loads(json.dumps({**config, **environment()}))
         saved = self._read("config.json")
-        told = [name for name in config if name in saved or name not in LATER]
-        for name in (*told, *DECISIVE):
+        for name in (*config, *DECISIVE):
             if saved.get(name) != now[name]:
                 was, is_ = _difference(saved.get(name), now[name], name)
-                was = was.removeprefix("about.").removeprefix("conversion.")
+                was = was.removeprefix("about.").removeprefix("options.")
                 raise SuperposeError(
                     f"{self.path} was started with {was}, not {is_}: "
                     "resume with the same settings, or choose another directory"
@@ -159,7 +158,6 @@ def read_checkpoint(path: Path) -> RunState:
 
 
 DIGEST = hashlib.sha256().digest_size
-LATER = ("conversion",)  # not told by runs of earlier versions
 DECISIVE = ("torch", "threads")  # with another of these, the numbers may differ in their last bits
 
 

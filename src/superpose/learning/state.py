@@ -8,23 +8,23 @@ from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
 from superpose.learning.finder import Finder
-from superpose.learning.hooks import Hook
+from superpose.learning.guards import Guard
 from superpose.learning.metrics import Record
 
 TOO_MUCH = 100.0  # times the loss of the first step: no task that is learned comes near
 
 
 class Training:
-    """Model, optimiser, hook, random state, how many steps are done and the loss since when."""
+    """Model, optimiser, guard, random state, how many steps are done and the loss since when."""
 
     def __init__(
         self,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
-        hook: Hook,
+        guard: Guard,
         finder: Finder | None = None,
     ) -> None:
-        self.model, self.optimiser, self.hook, self.finder = model, optimiser, hook, finder
+        self.model, self.optimiser, self.guard, self.finder = model, optimiser, guard, finder
         self.step = 0
         self._steps = 0  # since the last record
         self._loss = self._last = torch.zeros(())
@@ -64,7 +64,7 @@ class Training:
         return {
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
-            "penalty": self.hook.state_dict(),
+            "guard": self.guard.state_dict(),
             "random": _random_state(),
             "step": self.step,
             "steps": self._steps,
@@ -79,14 +79,8 @@ class Training:
             self.finder.load_state_dict(saved["found"])
         self.model.load_state_dict(saved["model"])
         if to_go_on:
-            try:
-                self.optimiser.load_state_dict(saved["optimiser"])
-            except ValueError as error:
-                raise SuperposeError(
-                    f"the optimiser of the run that is resumed was of another kind ({error}): an "
-                    "earlier version may have made it; go on with that one, or start again"
-                ) from error
-        self.hook.load_state_dict(saved["penalty"])
+            self.optimiser.load_state_dict(saved["optimiser"])
+        self.guard.load_state_dict(saved["guard"])
         _set_random_state(saved["random"])
         self.step, self._steps = saved["step"], saved["steps"]
         self._loss = saved["loss"].to(next(self.model.parameters()).device)

@@ -1,16 +1,20 @@
 """What the loop needs of a stream, and a stream made of a user's own tensors."""
 
+from __future__ import annotations
+
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from superpose.errors import SuperposeError, at_least_one
 from superpose.learning.shuffle import ORDER, shuffle
+from superpose.model import Name
 
 
 class Batch(NamedTuple):
@@ -108,6 +112,68 @@ def segments(stream: Stream) -> list[Segment]:
         Segment(tasks[start], start, stop)
         for start, stop in zip(starts, [*starts[1:], len(tasks)], strict=True)
     ]
+
+
+def part_at(parts: Sequence[Segment], step: int) -> Segment:
+    """The part that a step is in."""
+    return parts[bisect_right(parts, step, key=lambda part: part.start) - 1]
+
+
+Select = Literal["task", "context", "none"]
+"""Which number of a batch a network is told: its task, its context, or none."""
+
+
+class Told:
+    """Whose each batch is, as the stream tells."""
+
+    def __init__(self, stream: Stream, parts: Sequence[Segment], select: Select) -> None:
+        self.stream, self.select = stream, select
+        self._starts = {part.start for part in parts}
+        self._before = {part.stop: part for part in parts}
+        self.now: int | None = None  # what the network is told of the batch of this step
+        self.begins = False  # whether a task begins with it
+
+    def look(self, step: int, batch: tuple[Tensor, Tensor, int, int]) -> Past | None:
+        """Take note of the batch of a step; give what ended before it, if something did."""
+        self.now, self.begins = self._told(batch), step in self._starts
+        part = self._before.get(step)
+        if part is None:
+            return None
+        return Past(self.stream, part, self._told(self.stream.batch(step - 1)), self._told)
+
+    def _told(self, batch: tuple[Tensor, Tensor, int, int]) -> int | None:
+        _, _, task, context = batch
+        return {"task": task, "context": context, "none": None}[self.select]
+
+
+@dataclass(frozen=True)
+class Past:
+    """The batches of a part of a stream that ended, the latest first."""
+
+    stream: Stream
+    part: Segment
+    task: Name | None
+    told: Callable[[Any], Name | None]  # what the network is told of a batch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, int, int]]:
+        for step in reversed(range(self.part.start, self.part.stop)):
+            yield self.stream.batch(step)
+
+    def through(self, model: nn.Module) -> Callable[[Any], Tensor]:
+        """Run a network on such batches."""
+        return lambda batch: logits_of(model, batch[0], self.told(batch))
+
+
+def logits_of(model: nn.Module, x: Tensor, task: Any = None) -> Tensor:
+    """The logits (B, classes) of a network that is told this task, or none."""
+    returned = model(x) if task is None else model(x, task=task)
+    if not isinstance(returned, Tensor):
+        raise SuperposeError(
+            f"{type(model).__name__} returned a {type(returned).__name__}, and `train` needs "
+            "logits, a tensor (rows, classes): wrap the network in a module whose forward returns "
+            "them, such as self.net(x).logits, or write the loop yourself with a guard"
+        )
+    return returned
 
 
 @dataclass(frozen=True, eq=False)

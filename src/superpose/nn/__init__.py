@@ -2,8 +2,9 @@
 
 from superpose.nn import convert as _convert  # noqa: F401 (it registers the forms of PyTorch's layers)
 from superpose.nn.complex import ComplexBatchNorm, Split, SplitReLU
-from superpose.nn.convert import check_skipped_apart
-from superpose.nn.kinds import Kind
+from superpose.nn.convert import add_kind, check_skipped_apart, recognition_layer
+from superpose.nn.kinds import InputStatistics, Kind, TaskMean
+from superpose.nn.kinds.input_statistics import by_rows
 from superpose.nn.layer import Bound, Layer, Met
 from superpose.nn.layout import Along, Kernel, Layout
 from superpose.nn.names import inside, joined
@@ -24,7 +25,7 @@ from superpose.nn.standalone import (
     Linear,
     MultiheadAttention,
 )
-from superpose.nn.statistics import Statistics
+from superpose.nn.statistics import Statistics, Usual, as_statistics
 from superpose.nn.view import LayerView, View
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "InputStatistics",
     "Kernel",
     "Kind",
     "Layer",
@@ -52,7 +54,12 @@ __all__ = [
     "Split",
     "SplitReLU",
     "Statistics",
+    "TaskMean",
+    "Usual",
     "View",
+    "add_kind",
+    "as_statistics",
+    "by_rows",
     "check_skipped_apart",
     "family_by_layer",
     "full",
@@ -60,6 +67,7 @@ __all__ = [
     "is_base",
     "is_quantised",
     "joined",
+    "recognition_layer",
     "register",
     "several_families",
 ]

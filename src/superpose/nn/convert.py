@@ -223,6 +223,18 @@ def _give(layers: list[Layer], kinds: list[Kind]) -> list[Slot]:
     return slots
 
 
+def add_kind(layers: list[Layer], kind: Kind, private: Private, tasks: Iterable[int]) -> None:
+    """Let tasks that are there already keep something more beside bound weights."""
+    slots: list[Slot] = []
+    for layer in layers:
+        for name in layer.bound:
+            starts = kind.starts(layer, name)
+            if starts is not None:
+                slots += added_slots(layer, kind, name, starts)
+                layer.acts = Acts.of([*layer.acts.kinds, (kind, name)])
+    private.extend(slots, tasks)
+
+
 def added_slots(layer: Layer, kind: Kind, name: str, starts: dict[str, torch.Tensor]) -> list[Slot]:
     """Private tensors beside a weight, whose names the plain layer must not have."""
     for ending in starts:

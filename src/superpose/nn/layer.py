@@ -92,6 +92,20 @@ class Layer(nn.Module):
         """
         raise NotImplementedError
 
+    def bound_inputs(self, name: str, own: LayerView, x: Tensor) -> Tensor:
+        """C(k)·(x − μₖ) of x (groups, rows, features), which `inputs_of` tells."""
+        bound, layout = self.bound[name].context, self.bound[name].layout
+        places = x.unflatten(-1, (bound.dim, -1)).mT  # (groups, rows, places, inputs)
+        mean = own.tensors.get(f"{name}_mu")
+        if mean is not None:
+            spread = layout.spread_mean(mean).view(bound.groups, 1, 1, -1)
+            own = own._replace(tensors={**own.tensors, f"{name}_mu": spread})
+        for kind, weight in self.acts.before:
+            places = kind.before(own, name, places) if weight == name else places
+        context, flat = own.contexts[name], places.flatten(1, 2)
+        y = context.by_row().bind(flat) if bound.groups > 1 else context.bind(flat[0]).unsqueeze(0)
+        return y.view(places.shape).mT.flatten(2)
+
     @property
     def called(self) -> str:
         """The module whose call shows these inputs: itself, if it is ever called."""

@@ -234,6 +234,13 @@ class Private(nn.Module):
         """Whether a task is still its base."""
         return self.has_base and task not in self.begun
 
+    def learned(self) -> set[int]:
+        """The tasks that have begun, or whose parameters are no longer what they were at first."""
+        found = set(self.begun)
+        for flats in self.flats.values():
+            found |= set() if flats.kind in WRITTEN else set(map(int, flats.learned()))
+        return found
+
     def extend(self, slots: list[Slot], tasks: Iterable[int]) -> None:
         """Let tasks that are there already keep something more, all of it of one kind."""
         made = Flats(slots[0].flat, sorted(slots, key=lambda slot: slot.full_name), None)
@@ -261,6 +268,16 @@ class Private(nn.Module):
             for path, own in flats.split(flats.own[str(task)]).items():
                 found |= {joined(path, name): tensor for name, tensor in own.items()}
         return found
+
+    def each(self, path: str, name: str, tasks: Iterable[int]) -> list[Tensor]:
+        """A layer's tensor of several tasks: views, which can be written to."""
+        for flats in self.flats.values():
+            start = 0
+            for (own_path, own_name, shape), size in zip(flats.places, flats.sizes, strict=True):
+                if (own_path, own_name) == (path, name):
+                    return [flats.own[str(k)].detach()[start : start + size].view(shape) for k in tasks]
+                start += size
+        raise KeyError(joined(path, name))
 
     def places(self, task: int) -> list[int]:
         """The memory of a task's tensors: views of them hold as long as it is the same."""

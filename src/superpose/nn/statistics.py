@@ -223,30 +223,29 @@ class Usual(NamedTuple):
         new[1] += around
         self.distance.copy_(new)
 
+    def merged(self, other: Usual) -> Usual:
+        """The statistics of the rows of both, class by class."""
+        rows = self.rows + other.rows
+        share, of_all = other.rows / rows.clamp_min(1), other.rows.sum() / rows.sum()
+        shift = other.mean - self.mean
+        between = (rows / rows.sum() * share * (1 - share)).unsqueeze(1)
 
-def joined(one: Usual, other: Usual) -> Usual:
-    """The statistics of the rows of both, class by class."""
-    rows = one.rows + other.rows
-    share, of_all = other.rows / rows.clamp_min(1), other.rows.sum() / rows.sum()
-    shift = other.mean - one.mean
-    between = (rows / rows.sum() * share * (1 - share)).unsqueeze(1)
+        def mixed(a: Tensor, b: Tensor, share: Tensor = of_all) -> Tensor:
+            return a * (1 - share) + b * share
 
-    def mixed(a: Tensor, b: Tensor, share: Tensor = of_all) -> Tensor:
-        return a * (1 - share) + b * share
-
-    basis = one.basis
-    if len(basis):
-        parts = [one.basis * (1 - of_all).sqrt(), other.basis * of_all.sqrt()]
-        basis = largest(torch.cat([*parts, shift * between.sqrt()]), len(basis))
-    apart = (other.distance[0] - one.distance[0]).square() * of_all * (1 - of_all)
-    distance = mixed(one.distance, other.distance) + torch.stack([torch.zeros_like(apart), apart])
-    return Usual(
-        rows,
-        mixed(one.mean, other.mean, share.unsqueeze(1)),
-        mixed(one.variance, other.variance) + (shift.square() * between).sum(0),
-        distance,
-        basis,
-    )
+        basis = self.basis
+        if len(basis):
+            parts = [self.basis * (1 - of_all).sqrt(), other.basis * of_all.sqrt()]
+            basis = largest(torch.cat([*parts, shift * between.sqrt()]), len(basis))
+        apart = (other.distance[0] - self.distance[0]).square() * of_all * (1 - of_all)
+        distance = mixed(self.distance, other.distance) + torch.stack([torch.zeros_like(apart), apart])
+        return Usual(
+            rows,
+            mixed(self.mean, other.mean, share.unsqueeze(1)),
+            mixed(self.variance, other.variance) + (shift.square() * between).sum(0),
+            distance,
+            basis,
+        )
 
 
 def largest(rows: Tensor, count: int) -> Tensor:

@@ -7,42 +7,35 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from superpose.errors import SuperposeError
-from superpose.model import Superposed
-from superpose.model.batch import Batch, declared
-from superpose.model.structure import flatten
+from superpose.model import Batch, Name, Superposed
 
 
 class Judged(NamedTuple):
-    """What evidence says of rows and tasks, (B, K) each."""
+    """Scores of rows and tasks (B, K), the larger the likelier, and how unusual each row is."""
 
-    scores: Tensor  # the larger, the likelier
+    scores: Tensor
     surprise: Tensor | None = None  # deviations beyond what is usual for the task, if it can tell
 
 
 class Evidence(ABC):
-    """How likely rows are of which task; what it says of a row does not depend on the others."""
+    """How likely rows are of which task, each row by itself."""
 
     @abstractmethod
-    def judge(self, model: Superposed, batch: Batch, tasks: Tensor) -> Judged:
-        """Of rows, each with the numbers of tasks that are possible for it, (B, K).
+    def judge(self, model: Superposed, batch: Batch, tasks: list[int]) -> Judged:
+        """Compare the rows of a batch with tasks, given by their numbers.
 
         The model is in evaluation mode, and there are no gradients.
         """
 
 
-def as_batch(model: Superposed, inputs: tuple[object, ...], options: dict[str, object]) -> Batch:
-    """The rows of what a network is given."""
-    tensors, _, _ = flatten((inputs, options))
-    where = declared(model, (inputs, options), len(tensors))
-    sizes = [
-        tensor.shape[min(dim, tensor.ndim - 1)]
-        for tensor, dim in zip(tensors, where, strict=True)
-        if dim is not None and tensor.ndim
-    ]
-    if not sizes or not max(sizes):
-        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "no tensor"
-        raise SuperposeError(
-            f"there are no rows in what was given ({shapes}): give a batch, its rows first"
-        )
-    return Batch.of(model, max(sizes), False, (inputs, options))
+def names_of(model: Superposed) -> dict[int, Name]:
+    """The name of each task, by its number."""
+    return {number: name for name, number in model.superposition.names.items()}
+
+
+def listed(model: Superposed, numbers: list[int]) -> str:
+    """The names of tasks, the first few of them."""
+    names = names_of(model)
+    shown = ", ".join(repr(names[number]) for number in numbers[:5])
+    more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+    return ("task " if len(numbers) == 1 else "tasks ") + shown + more

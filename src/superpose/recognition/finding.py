@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from superpose.errors import SuperposeError
-from superpose.model import Name, Superposed, several
-from superpose.packing.inputs import evaluating, quiet_run
-from superpose.recognition.evidence import Evidence, as_batch
-from superpose.recognition.inputs import Inputs, keeping, names_of
+from superpose.model import Name, Superposed, rows_of, several
+from superpose.quiet import evaluating, quiet_run
+from superpose.recognition.evidence import Evidence, names_of
+from superpose.recognition.inputs import Inputs, keeping
 from superpose.recognition.outputs import Outputs
-from superpose.recognition.shortlist import Shortlist
 
 EVIDENCE: dict[str, Callable[[], Evidence]] = {
     "inputs": Inputs,
     "outputs": Outputs,
     "entropy": lambda: Outputs("entropy"),
-    "shortlist": Shortlist,
 }
 FARTHEST = 3.0  # deviations from what is usual: about one in a hundred rows of a task is farther
 FARTHEST_TOGETHER = 1.0  # of the mean of many rows, which a little change of all of them moves
@@ -32,8 +29,7 @@ FARTHEST_TOGETHER = 1.0  # of the mean of many rows, which a little change of al
 class Found:
     """The task of each row, and how sure that is.
 
-    `scores` (rows, tasks) has a column for each of `tasks`, the larger the likelier (with a
-    shortlist of rows together, `tasks` are those on the list); `margin`
+    `scores` (rows, tasks) has a column for each of `tasks`, the larger the likelier; `margin`
     (rows,) is how much the best is above the second. `surprise` (rows,) tells by how many
     deviations a row is farther from what its task usually sees than the task's own rows are, and
     `known` (rows,) is whether that is within the usual. They are None where evidence cannot tell.
@@ -64,21 +60,21 @@ def recognise(
     together: bool = False,
     evidence: str | Evidence | None = None,
 ) -> Found:
-    """What `model.recognise` does."""
+    """Find the task of each row: `model.recognise` calls this, and tells the options."""
     names = names_of(model)
-    numbers = list(names) if among is None else _numbers(model, among)
+    numbers = list(names)
+    if among is not None:
+        some: tuple[Name, ...] = several("among", among)
+        numbers = list(dict.fromkeys(model.superposition.number(one) for one in some))
     if len(numbers) < 2:
         raise SuperposeError(
             f"there is nothing to choose from: recognise needs two tasks or "
             f"more, and there are {len(numbers)}"
         )
     chosen = _evidence(model, evidence)
-    batch = as_batch(model, inputs, options)
+    batch = rows_of(model, inputs, options)
     with evaluating(model), quiet_run():
-        if together and isinstance(chosen, Shortlist):
-            numbers = chosen.of_all_rows(model, batch, numbers)
-        possible = torch.tensor([numbers]).expand(batch.rows, -1)
-        judged = chosen.judge(model, batch, possible)
+        judged = chosen.judge(model, batch, numbers)
     scores, surprise, limit = judged.scores, judged.surprise, FARTHEST
     if scores.isnan().any():
         raise SuperposeError(
@@ -102,13 +98,8 @@ def recognise(
     return Found(found, tasks, scores, margin, told, farther, limit)
 
 
-def _numbers(model: Superposed, among: Iterable[Name]) -> list[int]:
-    listed = several("among", among)  # type: ignore[arg-type]  # numbers name tasks, too
-    return list(dict.fromkeys(model.superposition.number(one) for one in listed))
-
-
 def _evidence(model: Superposed, wanted: str | Evidence | None) -> Evidence:
-    """The evidence that is wanted: of inputs if something is kept of them, else of outputs."""
+    """The evidence asked for; by default of inputs if something is kept of them."""
     if isinstance(wanted, Evidence):
         return wanted
     if wanted is None:

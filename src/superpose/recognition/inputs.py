@@ -8,17 +8,21 @@ import torch
 from torch import Tensor
 
 from superpose.errors import SuperposeError
-from superpose.model import Name, Superposed, layers
-from superpose.model.batch import Batch
-from superpose.nn.additions import INPUT_SHAPES, MEAN, SEEN
-from superpose.nn.centring import TASK
-from superpose.nn.layer import Layer
-from superpose.nn.observing import by_rows
-from superpose.nn.selection import active
-from superpose.nn.statistics import Usual, working
-from superpose.recognition.evidence import Evidence, Judged
+from superpose.model import Batch, Superposed
+from superpose.nn import (
+    InputStatistics,
+    Layer,
+    LayerView,
+    Statistics,
+    TaskMean,
+    Usual,
+    View,
+    by_rows,
+)
+from superpose.recognition.evidence import Evidence, Judged, listed
 
 LEAST_ROWS = 2  # of one row there is no variance
+WEIGHT = "weight"  # whose inputs are kept
 
 
 class Inputs(Evidence):
@@ -30,71 +34,90 @@ class Inputs(Evidence):
     once, in the base, if that is what the statistics are of.
     """
 
-    def judge(self, model: Superposed, batch: Batch, tasks: Tensor) -> Judged:
-        """Find the statistics, and compare."""
+    def judge(self, model: Superposed, batch: Batch, tasks: list[int]) -> Judged:
+        """Run the rows up to the layer, and compare."""
         layer = keeping(model)
         if layer is None:
             raise SuperposeError(nothing_kept())
-        sorts = tasks.unique()
-        numbers = sorts.tolist()
-        _check_seen(model, layer, numbers)
-        reached = remembered_of(model, layer, numbers[0], batch)
+        rows = zip(tasks, rows_seen(model, layer, tasks), strict=True)
+        unseen = [task for task, seen in rows if seen < LEAST_ROWS]
+        if unseen:
+            raise SuperposeError(
+                f"nothing is known of the inputs of {listed(model, unseen)}: call model.remember(x,"
+                " task=…) with some of them, or leave tasks out, as in "
+                "model.recognise(x, among=model.recognisable)"
+            )
+        reached = inputs_of(model, layer, tasks[0], batch)
         if reached.same_in_all_tasks:
-            found = compare(layer, numbers, reached.x)
-        else:
-            one = (inputs_of(model, layer, number, batch).x for number in numbers)
-            each = [compare(layer, [n], x) for n, x in zip(numbers, one, strict=True)]
-            told = [judged.surprise for judged in each if judged.surprise is not None]
-            scores = torch.cat([judged.scores for judged in each], 1)
-            found = Judged(scores, torch.cat(told, 1) if told else None)
-        place = torch.searchsorted(sorts, tasks.contiguous()).to(found.scores.device)
-        surprise = None if found.surprise is None else found.surprise.gather(1, place)
-        return Judged(found.scores.gather(1, place), surprise)
+            return compare(model, layer, tasks, reached.x)
+        others = [inputs_of(model, layer, task, batch).x for task in tasks[1:]]
+        each = [
+            compare(model, layer, [task], x)
+            for task, x in zip(tasks, [reached.x, *others], strict=True)
+        ]
+        surprise = [judged.surprise for judged in each if judged.surprise is not None]
+        scores = torch.cat([judged.scores for judged in each], 1)
+        return Judged(scores, torch.cat(surprise, 1) if surprise else None)
 
 
 def keeping(model: Superposed) -> Layer | None:
     """The layer whose inputs tasks are recognised by: by statistics, else by means alone."""
-    own = layers(model)
-    by_statistics = (layer for layer in own if layer.input_statistics is not None)
-    return next(by_statistics, None) or next((la for la in own if la.centre == TASK), None)
+    kinds: tuple[type, ...] = (InputStatistics, TaskMean)
+    for wanted in kinds:
+        for layer in model.superposed_layers:
+            if any(isinstance(kind, wanted) for kind, _ in layer.acts.note):
+                return layer
+    return None
 
 
-def rows_seen(layer: Layer, number: int) -> int:
-    """How many rows the statistics of a task are made of; of means, how many batches."""
-    if layer.input_statistics is not None:
-        return int(layer.private["weight_input_rows"].of(number).sum())
-    batches = int(layer.private["weight" + SEEN].of(number))
-    return LEAST_ROWS * batches
+def statistics_of(layer: Layer) -> Statistics | None:
+    """Which statistics a layer keeps of its inputs; None if it keeps means alone."""
+    kinds = (kind for kind, _ in layer.acts.note if isinstance(kind, InputStatistics))
+    return next((kind.wanted for kind in kinds), None)
 
 
-def usual(layer: Layer, numbers: list[int]) -> Usual:
+def kept(model: Superposed, layer: Layer, ending: str, tasks: list[int]) -> list[Tensor]:
+    """What each of some tasks keeps of a layer's inputs under one name; it can be written to."""
+    return model.private_state.each(layer.path, WEIGHT + ending, tasks)
+
+
+def rows_seen(model: Superposed, layer: Layer, tasks: list[int]) -> list[int]:
+    """How many rows the statistics of each task are made of; of means, two for each batch."""
+    if statistics_of(layer) is None:
+        return [LEAST_ROWS * int(n) for n in torch.stack(kept(model, layer, "_seen", tasks))]
+    rows = torch.stack(kept(model, layer, InputStatistics.endings[0], tasks))
+    found: list[int] = rows.view(len(tasks), -1).sum(1).long().tolist()
+    return found
+
+
+def usual(model: Superposed, layer: Layer, tasks: list[int]) -> Usual:
     """The statistics of several tasks."""
-    group = layer.private["weight_input_rows"].group  # which has nothing else in it
-    each = group.split(torch.stack([group.of(number) for number in numbers]))
-    own = {part.name: tensor for part, tensor in zip(group.parts, each, strict=True)}
-    return Usual.of(*(own["weight" + ending] for ending in INPUT_SHAPES))
+    endings = InputStatistics.endings
+    return Usual.of(*(torch.stack(kept(model, layer, ending, tasks)) for ending in endings))
 
 
-def compare(layer: Layer, numbers: list[int], x: Tensor) -> Judged:
-    """What the inputs (B, M) of a layer say of these tasks.
+def compare(model: Superposed, layer: Layer, tasks: list[int], x: Tensor) -> Judged:
+    """Compare the inputs (B, M) of a layer with what it usually sees in some tasks.
 
     Where classes are told apart, it is by the spread of all tasks together if the inputs are the
     same in all of them.
     """
-    if layer.input_statistics is not None:
-        known = usual(layer, numbers)
+    wanted = statistics_of(layer)
+    if wanted is not None:
+        known = usual(model, layer, tasks)
         squared, volume = known.distances(x)
         surprise = known.surprise(known.nearest(squared))
-        if layer.input_statistics.classes and len(numbers) > 1:
-            all_tasks = map(int, layer.private["weight_input_rows"].group.flats())
-            every = [number for number in all_tasks if rows_seen(layer, number) >= LEAST_ROWS]
-            around, _ = usual(layer, every).pooled().distances(x)
-            places = torch.tensor([every.index(n) for n in numbers])
+        if wanted.classes and len(tasks) > 1:
+            numbers = list(model.superposition.names.values())
+            rows = zip(numbers, rows_seen(model, layer, numbers), strict=True)
+            every = [number for number, seen in rows if seen >= LEAST_ROWS]
+            around, _ = usual(model, layer, every).pooled().distances(x)
+            places = torch.tensor([every.index(n) for n in tasks])
             squared = around.view(len(x), len(every), -1)[:, places.to(x.device)]
             volume = torch.zeros_like(volume)
         return Judged(known.likelihood(squared, volume), surprise)
-    means = torch.stack([layer.private["weight" + MEAN].of(n) for n in numbers])
-    means, x = means.to(working(means)), x.to(working(x))
+    wide = torch.float32 if x.device.type == "mps" else torch.float64
+    means, x = torch.stack(kept(model, layer, "_mean", tasks)).to(wide), x.to(wide)
     middle = means.mean(0)
     means, x = means - middle, x - middle
     return Judged(2 * x @ means.T - means.square().sum(1) - x.square().sum(1, keepdim=True))
@@ -111,16 +134,22 @@ class _Enough(Exception):  # noqa: N818 (nothing went wrong)
     """The layer was reached: the rest of the network need not run."""
 
 
-def remembered_of(model: Superposed, layer: Layer, number: int, batch: Batch) -> Reached:
-    """What statistics of a layer are of: its inputs in a task, or in the base of all tasks."""
-    kept = layer.input_statistics
-    if kept is None or not kept.base:
-        return inputs_of(model, layer, number, batch)
-    return Reached(inputs_of(model, layer, None, batch).x, same_in_all_tasks=True)
+class _Asked(dict[str, LayerView]):
+    """The views of layers, and whether one of them was asked for."""
+
+    any = False
+
+    def __getitem__(self, path: str) -> LayerView:
+        self.any = True
+        return super().__getitem__(path)
+
+    def get(self, path: str, default: Any = None) -> Any:
+        self.any = True
+        return super().get(path, default)
 
 
-def inputs_of(model: Superposed, layer: Layer, number: int | None, batch: Batch) -> Reached:
-    """Run the rows, all of one task, or of none in the base, up to a layer."""
+def inputs_of(model: Superposed, layer: Layer, task: int, batch: Batch) -> Reached:
+    """Run rows up to the layer whose inputs are kept: in a task, or in the base of all tasks."""
     found: list[Tensor] = []
 
     def take(module: Any, arguments: Any, named: dict[str, Any]) -> None:
@@ -128,14 +157,16 @@ def inputs_of(model: Superposed, layer: Layer, number: int | None, batch: Batch)
         found.append(by_rows(layer, layer.features_last(given)))
         raise _Enough
 
-    handle = layer.register_forward_pre_hook(take, with_kwargs=True, prepend=True)
+    wanted = statistics_of(layer)
+    of_base = wanted is not None and wanted.base
+    view = model.base_view() if of_base else model.view_of(task)
+    asked = _Asked(view.layers)
     inputs, options = batch.take(torch.arange(batch.rows))
-    active.asked = asked = set[str]()
+    handle = layer.register_forward_pre_hook(take, with_kwargs=True, prepend=True)
     try:
-        if number is None:
-            model.run(model.base_selection(), *inputs, **options)
-        else:
-            model(*inputs, task=names_of(model)[number], **options)
+        if not layer.path:  # a network that is one layer runs without hooks
+            take(layer, inputs, options)
+        model.run(View(asked), *inputs, **options)
     except _Enough:
         pass
     except (RuntimeError, TypeError, IndexError) as error:
@@ -143,7 +174,6 @@ def inputs_of(model: Superposed, layer: Layer, number: int | None, batch: Batch)
             f"the network fails on what it was given ({error}): give a batch, its rows first"
         ) from error
     finally:
-        active.asked = None
         handle.remove()
     if not found:
         raise SuperposeError(
@@ -155,7 +185,7 @@ def inputs_of(model: Superposed, layer: Layer, number: int | None, batch: Batch)
             f"layer {layer.path!r} is given {len(found[0])} rows where the network is given "
             f"{batch.rows}: give a batch, its rows first, or keep statistics of another layer"
         )
-    return Reached(found[0], not asked)
+    return Reached(found[0], of_base or not asked.any)
 
 
 def nothing_kept() -> str:
@@ -165,27 +195,3 @@ def nothing_kept() -> str:
         "some inputs of each task, or superpose(…, recognise=True) before they are learned; "
         "evidence='outputs' goes by the outputs of a classifier alone"
     )
-
-
-def _check_seen(model: Superposed, layer: Layer, numbers: list[int]) -> None:
-    """Tasks of which nothing is known cannot be compared with others."""
-    unseen = [number for number in numbers if rows_seen(layer, number) < LEAST_ROWS]
-    if unseen:
-        raise SuperposeError(
-            f"nothing is known of the inputs of {told(model, unseen)}: call model.remember(x, "
-            "task=…) with some of them, or leave tasks out, as in "
-            "model.recognise(x, among=model.recognisable)"
-        )
-
-
-def told(model: Superposed, numbers: list[int]) -> str:
-    """The names of tasks, the first few of them."""
-    names = names_of(model)
-    shown = ", ".join(repr(names[number]) for number in numbers[:5])
-    more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
-    return ("task " if len(numbers) == 1 else "tasks ") + shown + more
-
-
-def names_of(model: Superposed) -> dict[int, Name]:
-    """What each task is called, by its number."""
-    return {number: name for name, number in model.superposition.names.items()}

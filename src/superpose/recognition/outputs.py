@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, private_state
-from superpose.model.batch import Batch
-from superpose.nn.flat import LEARNED
-from superpose.recognition.evidence import Evidence, Judged
-from superpose.recognition.inputs import names_of, told
+from superpose.model import Batch, Superposed
+from superpose.recognition.evidence import Evidence, Judged, listed, names_of
 
-AT_ONCE = 1024  # rows of a mixed batch
+AT_ONCE = 1024  # rows of a pass
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
@@ -39,7 +36,7 @@ class Outputs(Evidence):
     """The outputs of a classifier under the context of each task.
 
     Nothing is stored for it, and it takes a forward pass for each row and task: all rows in one
-    task after another, or, if rows are few or have tasks of their own, as mixed batches.
+    task after another, or, if there are fewer rows than tasks, as mixed batches.
     """
 
     def __init__(self, measure: str = "log-sum-exp") -> None:
@@ -47,35 +44,31 @@ class Outputs(Evidence):
             raise SuperposeError(f"measure={measure!r}: use one of {', '.join(MEASURES)}")
         self.measure = measure
 
-    def judge(self, model: Superposed, batch: Batch, tasks: Tensor) -> Judged:
-        """Run every row in each of its tasks."""
-        _check_begun(model, tasks.unique().tolist())
-        names, rows = names_of(model), torch.arange(batch.rows)
-        if tasks.shape[1] <= batch.rows and bool((tasks == tasks[0]).all()):
-            columns = [
-                torch.cat(
-                    [self._score(model, batch, some, names[n]) for some in rows.split(AT_ONCE)]
-                )
-                for n in tasks[0].tolist()
+    def judge(self, model: Superposed, batch: Batch, tasks: list[int]) -> Judged:
+        """Run every row in each task."""
+        _check_learned(model, tasks)
+        known = names_of(model)
+        names, rows = [known[number] for number in tasks], torch.arange(batch.rows)
+        if len(names) <= batch.rows:
+            each = [
+                torch.cat([self._score(model, batch, some, name) for some in rows.split(AT_ONCE)])
+                for name in names
             ]
-            return Judged(torch.stack(columns, 1))
-        each = rows.repeat_interleave(tasks.shape[1])
+            return Judged(torch.stack(each, 1))
+        pairs = torch.cartesian_prod(rows, torch.arange(len(names))).split(AT_ONCE)
         scores = [
-            self._score(model, batch, some, [names[n] for n in theirs.tolist()])
-            for some, theirs in zip(
-                each.split(AT_ONCE), tasks.flatten().split(AT_ONCE), strict=True
-            )
+            self._score(model, batch, some[:, 0], [names[place] for place in some[:, 1].tolist()])
+            for some in pairs
         ]
-        return Judged(torch.cat(scores).view(tasks.shape))
+        return Judged(torch.cat(scores).view(batch.rows, -1))
 
     def _score(self, model: Superposed, batch: Batch, rows: Tensor, task: Any) -> Tensor:
         """How sure the outputs of some rows are, in one task, or in a task each."""
         inputs, options = batch.take(rows)
-        return MEASURES[self.measure](logits(model(*inputs, task=task, **options), len(rows)))
+        return MEASURES[self.measure](_logits(model(*inputs, task=task, **options), len(rows)))
 
 
-def logits(outputs: Any, rows: int) -> Tensor:
-    """The logits (rows, classes) of what a classifier returns."""
+def _logits(outputs: Any, rows: int) -> Tensor:
     found = getattr(outputs, "logits", outputs)
     if (
         not isinstance(found, Tensor)
@@ -93,16 +86,14 @@ def logits(outputs: Any, rows: int) -> Tensor:
     return found.float()
 
 
-def _check_begun(model: Superposed, numbers: list[int]) -> None:
-    """Outputs of a task that has learned nothing say nothing; where that can be seen, it is."""
-    state = private_state(model)
-    shows = state.mark is not None or any(g.kind in LEARNED for g in state.groups.values())
-    if not shows or not model.starts_from_base:
-        return
-    waiting = [number for number in numbers if not state.has_begun(number)]
+def _check_learned(model: Superposed, numbers: list[int]) -> None:
+    """Refuse tasks that have learned nothing, where that shows: their outputs say nothing."""
+    shows = model.superposition.options.base or any(
+        model.private_parameters(name) for name in model.tasks[:1]
+    )
+    waiting = sorted(set(numbers) - model.private_state.learned()) if shows else []
     if waiting:
         raise SuperposeError(
-            f"{told(model, waiting)} learned nothing yet, as far as private tensors show, so "
-            "outputs say nothing: leave tasks out, as in model.recognise(x, among=[…]), or call "
-            "model.begin(task) if all that was learned is in the shared weights"
+            f"{listed(model, waiting)} learned nothing yet, as far as private parameters show, so "
+            "outputs say nothing: leave tasks out, as in model.recognise(x, among=[…])"
         )

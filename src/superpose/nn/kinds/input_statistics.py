@@ -27,6 +27,7 @@ class InputStatistics(Kind):
     flat: ClassVar[str] = "recognition"
     words: ClassVar[str] = "statistics of inputs"
     option = "recognise"
+    endings: ClassVar[tuple[str, ...]] = ENDINGS
 
     def starts(self, layer: Layer, name: str) -> dict[str, Tensor] | None:
         if layer.path != self.path or name != "weight":
