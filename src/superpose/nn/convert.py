@@ -73,7 +73,7 @@ def with_names(options: Options, model: nn.Module) -> Options:
         options,
         skip=matching("skip", options.skip, modules),
         private_layers=matching("private_layers", options.private_layers, modules | tensors),
-        learn=matching("learn", options.learn, parameters),
+        learn=matching("learn", options.learn, modules | parameters),
     )
 
 
