@@ -155,6 +155,15 @@ def test_finetuning_brings_the_outputs_closer():
     assert all(p.grad is None for p in after.parameters())
 
 
+def test_finetuning_counts_tasks_alike_whatever_the_size_of_their_outputs():
+    models, x = nets(MLP, "abcdef"), inputs("abcdef", 100)
+    for tensor in models["f"].head.parameters():
+        tensor.data *= 0.01
+    before, after = (sp.pack(models, calibration=x, finetune=steps) for steps in (0, 60))
+    small = [error(packed, models["f"], "f", x["f"]) for packed in (before, after)]
+    assert small[1] < 0.95 * small[0]
+
+
 def test_without_calibration_noise_is_used_and_it_is_worse():
     torch.manual_seed(0)
     models = nets()
