@@ -55,10 +55,23 @@ def test_convolutions_are_measured_and_predicted(conv, method):
     assert first.predicted == pytest.approx(first.measured, rel=0.25 if conv == "kernel" else 0.5)
 
 
+def test_positions_of_a_kernel_whose_channels_are_bound_add_up():
+    """Permutations keep the mean of positive numbers, so all positions err in one direction."""
+    torch.manual_seed(0)
+    models = {name: nn.Sequential(nn.Conv2d(16, 8, 3)) for name in "abc"}
+    for net in models.values():
+        net[0].weight.data.abs_()
+    x = {name: torch.rand(40, 16, 6, 6) for name in models}
+    packed = sp.pack(models, "permutation", method="sum", conv="channel")
+    layer = sp.crosstalk(packed, models, x).layers[0]
+    assert layer.predicted == pytest.approx(layer.measured, rel=0.1)
+
+
 @pytest.mark.parametrize("method", ["sum", "delta", "solve"])
 def test_noise_beside_a_base_is_a_share_of_the_whole_output(method):
     torch.manual_seed(0)
     base = nn.Sequential(nn.Linear(96, 64))
+    base[0].weight.data *= 30  # of the size of the differences
     models = fine_tunes(base, "abcd", rank=96)
     x = {name: torch.randn(800, 96) for name in models}
     packed = sp.pack(models, "hadamard", method=method, base=base, **fitted(method, x))
@@ -66,7 +79,7 @@ def test_noise_beside_a_base_is_a_share_of_the_whole_output(method):
     noise = [error(packed, net, name, x[name]) ** 2 for name, net in models.items()]
     assert layer.measured == pytest.approx(sum(noise) / 4, rel=1e-3)
     assert layer.predicted == pytest.approx(layer.measured, rel=0.1)
-    assert layer.measured > 0.1
+    assert 0.05 < layer.measured < 2
 
 
 @pytest.mark.parametrize("method", ["sum", "solve"])

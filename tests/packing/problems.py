@@ -14,9 +14,7 @@ class MLP(nn.Module):
     def __init__(self, inputs=48, units=64, classes=5, bias=True):
         super().__init__()
         sizes = (inputs, units, units)
-        self.hidden = nn.ModuleList(
-            nn.Linear(a, b, bias) for a, b in itertools.pairwise(sizes)
-        )
+        self.hidden = nn.ModuleList(nn.Linear(a, b, bias) for a, b in itertools.pairwise(sizes))
         self.head = nn.Linear(units, classes, bias)
 
     def forward(self, x):

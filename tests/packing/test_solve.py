@@ -103,6 +103,32 @@ def test_a_layer_that_is_called_twice():
         assert error(packed, net, name, x[name]) < 1e-2
 
 
+@pytest.mark.parametrize("has_base", [False, True])
+def test_a_layer_is_the_least_squares_of_inputs_in_the_packed_network(has_base):
+    """Its outputs are those of the model alone, without what the base gives on these inputs."""
+    torch.manual_seed(0)
+    base, *others = (
+        nn.Sequential(nn.Linear(32, 24), nn.Tanh(), nn.Linear(24, 6)) for _ in range(4)
+    )
+    models = dict(zip("abc", others, strict=True))
+    x = {name: torch.randn(3000, 32) for name in models}
+    given = {"base": base} if has_base else {}
+    packed = sp.pack(models, "hadamard", calibration=x, **given)
+    designs, targets = [], []
+    for number, (name, net) in enumerate(models.items()):
+        with torch.no_grad():
+            met = sp.unpack(packed, name)[:2](x[name])
+            assert (met - net[:2](x[name])).norm() > 0.2 * met.norm()
+            y = net(x[name]).double() - has_base * (met @ base[2].weight.mT)
+        bound = packed[2].bound["weight"].context.derive(number).bind(met.double())
+        scale = y.norm()
+        designs.append((bound - bound.mean(0)) / scale)
+        targets.append((y - y.mean(0)) / scale)
+    wanted = torch.linalg.lstsq(torch.cat(designs), torch.cat(targets)).solution.mT
+    far = (packed[2].stored("weight") - wanted).norm() / wanted.norm()
+    assert far < 0.03  # for the ridge
+
+
 def test_models_are_neither_added_to_solved_weights_nor_subtracted():
     models, x = nets(MLP, "ab"), inputs("ab")
     packed = sp.pack(models, calibration=x)
@@ -127,6 +153,15 @@ def test_finetuning_brings_the_outputs_closer():
         torch.equal(a, b) for a, b in zip(after.parameters(), again.parameters(), strict=True)
     )
     assert all(p.grad is None for p in after.parameters())
+
+
+def test_finetuning_counts_tasks_alike_whatever_the_size_of_their_outputs():
+    models, x = nets(MLP, "abcdef"), inputs("abcdef", 100)
+    for tensor in models["f"].head.parameters():
+        tensor.data *= 0.01
+    before, after = (sp.pack(models, calibration=x, finetune=steps) for steps in (0, 60))
+    small = [error(packed, models["f"], "f", x["f"]) for packed in (before, after)]
+    assert small[1] < 0.95 * small[0]
 
 
 def test_without_calibration_noise_is_used_and_it_is_worse():
