@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
-from superpose.model.batch import Batch, check_returned, rows_of
+from superpose.model.batch import Batch, rows_in_returned, rows_of
 from superpose.model.mixed import run_mixed
 from superpose.model.model import Superposed
 from superpose.model.structure import flatten
@@ -221,8 +221,8 @@ def _pass(
         rows, start = [], [(flat, flat.clone()) for flat in _statistics(trial)]
         for row, task in enumerate(each):
             own, named = batch.take(torch.tensor([row]))
-            y = flatten(trial.run(trial.view_of(task), *own, **named))[0]
-            rows.append((y, check_returned(trial, y, 1)))
+            y = trial.run(trial.view_of(task), *own, **named)
+            rows.append((flatten(y)[0], rows_in_returned(trial, y, 1)))
             for flat, before in start:  # rows of one batch do not see what others left
                 flat.copy_(before)
         values = [
