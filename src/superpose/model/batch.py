@@ -101,6 +101,8 @@ def check_returned(model: Superposed, tensors: list[Tensor], rows: int) -> list[
     """The dimension of the rows in each tensor that the network returned for so many rows."""
     said = model.superposition.returned
     several = isinstance(said, (list, tuple))
+    if several and model.superposition.options.batch_dim is None:
+        said = said[: len(tensors)]  # attention returns its weights if they are asked for
     if several and len(said) != len(tensors):
         raise SuperposeError(
             f"batch_dim={{'return': {said!r}}}: the network returns {len(tensors)} tensors: give "
