@@ -600,8 +600,7 @@ def superposed_class(plain: Any, kind: Any) -> Any:
     forward.__signature__ = _with_task(plain.forward)  # type: ignore[attr-defined]
     # the compiler would make a graph for each name of a task here; it starts with `run` instead
     members = {"forward": untraced(forward, recursive=False), "_plain": plain, "_kind": kind}
-    own = getattr(plain, "generate", None)
-    if own is not None and "task" not in inspect.signature(own).parameters:  # Whisper's is another
+    if callable(getattr(plain, "generate", None)) and hasattr(plain, "save_pretrained"):
         members["generate"] = generating(plain)
     if callable(getattr(plain, "save_pretrained", None)):
         members["save_pretrained"] = saving(plain)

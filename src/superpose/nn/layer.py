@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from superpose.contexts import LayerContext
 from superpose.errors import SuperposeError
+from superpose.nn.kinds.kind import Acts  # transformers evaluates the annotations of a class
 from superpose.nn.layout import Layout
 from superpose.nn.names import inside
 from superpose.nn.quantised import full
@@ -19,7 +20,6 @@ from superpose.nn.unreadable import Unreadable
 from superpose.nn.view import Home, LayerView, View, active, no_task, outside, viewing
 
 if TYPE_CHECKING:
-    from superpose.nn.kinds.kind import Acts
     from superpose.nn.options import Options
 
 
