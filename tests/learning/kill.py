@@ -18,9 +18,10 @@ from pathlib import Path
 
 import tyro
 
-from superpose.lab.experiments.jobs import Job, run
-from superpose.lab.experiments.settings import Settings
-from superpose.learning import Quiet
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from learning.problems import make_net, make_stream
+
+from superpose.learning import Quiet, train
 from superpose.learning.run_directory import read_checkpoint
 
 SAME = ("metrics.jsonl", "result.json")
@@ -30,7 +31,6 @@ SAME = ("metrics.jsonl", "result.json")
 class Kill:
     kills: int = 10
     seed: int = 0
-    dataset: str = "digits"
     method: str = "binary+si"
     tasks: int = 4
     steps: int = 100
@@ -76,19 +76,19 @@ class Kill:
             os._exit(1)
 
     def _learn(self, out: Path | None, tasks: int, steps: int) -> None:
-        settings = Settings(
-            experiment="permuting-mnist",
-            method=self.method,
-            dataset=self.dataset,
-            units=32,
-            tasks=tasks,
-            steps=steps,
+        train(
+            make_net(dropout=0.1, units=32),
+            make_stream(tasks, period=steps),
+            self.method,
             evaluate_every=30,
             schedule="cosine",
             lr=1e-3,
             optimiser="adam",
+            out=out,
+            resume=True,
+            save_every=self.save_every,
+            display=Quiet(),
         )
-        run(Job(settings, out, "", {"resume": True, "save_every": self.save_every}), Quiet())
 
     def _wait(self, process: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

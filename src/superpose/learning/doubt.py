@@ -29,6 +29,7 @@ class Doubt(Guard):
     """
 
     OPTIONS = ("strength", "samples", "seed")
+    all_tasks = True
 
     def __init__(
         self, model: nn.Module, strength: float = 0.3, samples: int = 64, seed: int = 0

@@ -62,6 +62,9 @@ class Guard:
     pace: float = 1.0
     """What the learning rate of all that tasks share is multiplied with."""
 
+    all_tasks: bool = False
+    """Whether a step learns something of other tasks than its own, too."""
+
     def rows(self, task: Any, *tensors: Tensor) -> tuple[Any, ...]:
         """Give the task of each row and the rows to learn from, the loop's own first."""
         return task, *tensors
@@ -108,13 +111,14 @@ class Guard:
         """Group what learns for an optimiser: what tasks share at lr · `pace`, a task's own at lr.
 
         With a task, it is what tasks share and that task's own: for an optimiser that is made anew
-        for each task. Without one, it is all that learns. Low-rank parts have the rate `rank_lr`.
-        `pace` is used instead of the guard's.
+        for each task. Without one, or if the guard learns something of `all_tasks`, it is all that
+        learns. Low-rank parts have the rate `rank_lr`. `pace` is used instead of the guard's.
         """
         if rank_lr is not None and not 0 < rank_lr < math.inf:
             raise SuperposeError(f"rank_lr={rank_lr}: a learning rate is a number above 0")
         shared, own = shared_parameters(self.model), []
         if isinstance(self.model, Superposed):
+            task = None if self.all_tasks else task
             own = self.model.parameter_groups(lr, rank_lr=rank_lr, task=task)
         elif rank_lr is not None:
             raise SuperposeError(
@@ -154,6 +158,7 @@ class Guards(Guard):
     def __init__(self, *guards: Guard) -> None:
         super().__init__(guards[0].model)
         self.guards = guards
+        self.all_tasks = any(guard.all_tasks for guard in guards)
 
     @property
     def pace(self) -> float:  # type: ignore[override]  # theirs may change as they learn

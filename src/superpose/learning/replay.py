@@ -27,6 +27,7 @@ class Replay(Guard):
     """
 
     OPTIONS = ("samples", "again", "seed")
+    all_tasks = True
 
     def __init__(
         self, model: nn.Module, samples: int = 1000, again: int | None = None, seed: int = 0
