@@ -79,7 +79,7 @@ def test_dropped_work_is_neither_counted_nor_kept_nor_taken():
     queue.drop(places[0])
     queue.drop(places[0])
     assert queue.rows == 7
-    assert places[0].work is None
+    assert places[0].job is None
     assert sorted((job.task, job.rows) for job in taken(queue, 10)) == [("a", 4), ("b", 3)]
     queue, places = filled(Job("a"))
     queue.drop(places[0])

@@ -1,107 +1,105 @@
-"""The queue of the batcher: counted in rows, fair between tasks."""
+"""The batcher's queue: counted in rows, fair between tasks."""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 
-class Work(Protocol):
-    """Rows of one task that are run together."""
+class Job(Protocol):
+    """Rows of one task that run together. Jobs of one `kind` can share a batch."""
 
     rows: int
     task: str
 
     @property
-    def kind(self) -> Hashable:
-        """Works of one kind can share a batch."""
+    def kind(self) -> Hashable: ...
 
 
-W = TypeVar("W", bound=Work)
+J = TypeVar("J", bound=Job)
 
 
-@dataclass(eq=False)
-class Waiting(Generic[W]):
-    """A place in the queue."""
+class Place(Generic[J]):
+    """A place in the queue; empty after its job was taken or dropped."""
 
-    work: W | None  # none after it was dropped
-    rows: int
-    task: str
+    __slots__ = ("job",)
+
+    def __init__(self, job: J) -> None:
+        self.job: J | None = job
 
 
-@dataclass
-class FairQueue(Generic[W]):
-    """Weighted fair queueing: the task that had the fewest rows goes first.
+class FairQueue(Generic[J]):
+    """Weighted fair queueing: of the tasks that wait, the one with the fewest rows goes first.
 
-    Each task has a clock that goes on by the rows that it had; the queue's clock goes on by the
-    rows that each waiting task would have had if all had had the same. A task that comes back
-    starts at the queue's clock, so it gains nothing by having been away.
+    Each task has a clock that advances by its rows. The queue's clock advances by the rows that
+    each waiting task would have had if they had shared equally. A task that was away starts at the
+    queue's clock, so it has no rows to catch up on.
     """
 
-    rows: int = 0
-    _lines: dict[str, deque[Waiting[W]]] = field(default_factory=dict)
-    _order: list[tuple[float, int, str]] = field(default_factory=list)  # a heap: clock, tie, task
-    _ends: dict[str, float] = field(default_factory=dict)  # clocks of tasks with nothing waiting
-    _now: float = 0
-    _tie: count[int] = field(default_factory=count)
+    def __init__(self) -> None:
+        self.rows = 0
+        self._lines: dict[str, deque[Place[J]]] = {}
+        self._order: list[tuple[float, int, str]] = []  # a heap: clock, tie-break, task
+        self._idle_clocks: dict[str, float] = {}
+        self._clock = 0.0
+        self._ties = count()
 
-    def push(self, work: W) -> Waiting[W]:
-        """Put work at the end of its task's line."""
-        place = Waiting(work, work.rows, work.task)
-        line = self._lines.get(work.task)
+    def push(self, job: J) -> Place[J]:
+        """Put a job at the end of its task's line."""
+        place = Place(job)
+        line = self._lines.get(job.task)
         if line is None:
-            line = self._lines[work.task] = deque()
-            start = max(self._now, self._ends.pop(work.task, 0.0))
-            heapq.heappush(self._order, (start, next(self._tie), work.task))
+            line = self._lines[job.task] = deque()
+            clock = max(self._clock, self._idle_clocks.pop(job.task, 0.0))
+            heapq.heappush(self._order, (clock, next(self._ties), job.task))
         line.append(place)
-        self.rows += place.rows
+        self.rows += job.rows
         return place
 
-    def drop(self, place: Waiting[W]) -> None:
-        """Take work out, wherever it is; its tensors are freed at once."""
-        if place.work is not None:
-            place.work = None
-            self.rows -= place.rows
+    def drop(self, place: Place[J]) -> None:
+        """Remove a job from the queue, if it is still there."""
+        if place.job is not None:
+            self.rows -= place.job.rows
+            place.job = None
 
-    def take(self, most: int) -> list[tuple[Waiting[W], W]]:
-        """The next batch: of one kind, of at most so many rows, or one work that is larger."""
-        batch: list[tuple[Waiting[W], W]] = []
-        left, kind = most, None
-        aside = []
-        while self._order and left > 0:
-            start, tie, task = heapq.heappop(self._order)
+    def take(self, limit: int) -> list[tuple[Place[J], J]]:
+        """Remove the next batch: jobs of one kind with `limit` rows at most, or one larger job."""
+        batch: list[tuple[Place[J], J]] = []
+        passed_over = []
+        free = limit
+        while self._order and free > 0:
+            clock, tie, task = heapq.heappop(self._order)
             line = self._lines[task]
-            while line and line[0].work is None:
+            while line and line[0].job is None:
                 line.popleft()
             if not line:
-                self._leave(task, start)
+                self._leave(task, clock)
                 continue
             place = line[0]
-            work = place.work
-            assert work is not None
-            if batch and (work.kind != kind or work.rows > left):
-                aside.append((start, tie, task))
+            job = place.job
+            assert job is not None
+            if batch and (job.kind != batch[0][1].kind or job.rows > free):
+                passed_over.append((clock, tie, task))
                 continue
             line.popleft()
             self.drop(place)
-            batch.append((place, work))
-            kind, left = work.kind, left - work.rows
-            self._now += work.rows / len(self._lines)
+            batch.append((place, job))
+            free -= job.rows
+            self._clock += job.rows / len(self._lines)
             if line:
-                heapq.heappush(self._order, (start + work.rows, next(self._tie), task))
+                heapq.heappush(self._order, (clock + job.rows, next(self._ties), task))
             else:
-                self._leave(task, start + work.rows)
-        for entry in aside:
+                self._leave(task, clock + job.rows)
+        for entry in passed_over:
             heapq.heappush(self._order, entry)
         return batch
 
-    def _leave(self, task: str, end: float) -> None:
+    def _leave(self, task: str, clock: float) -> None:
         del self._lines[task]
-        self._ends[task] = end
-        if not self._lines:  # nobody waits: nobody is behind
-            self._ends.clear()
-            self._now = 0
+        self._idle_clocks[task] = clock
+        if not self._lines:  # nobody waits, so nobody is behind
+            self._idle_clocks.clear()
+            self._clock = 0.0
