@@ -270,7 +270,7 @@ BAD = {
     "another output": (given() | {"outputs": [{"name": "y"}]}, "there is no output 'y'"),
     "bytes that are not there": (
         given(parameters={"binary_data_size": 64}),
-        "not a size of what was sent",
+        "no size of what was sent",
     ),
 }
 
@@ -286,7 +286,7 @@ def test_bad_requests_are_400_and_say_why(server, case):
 def test_bytes_that_do_not_fit(server, x):
     path = f"{path_of('cats')}/infer"
     body, headers = binary(x)
-    for wrong, message in ((body[:-1], "not a size"), (body + b"1", "belong to none")):
+    for wrong, message in ((body[:-1], "no size"), (body + b"1", "belong to none")):
         reply = call(server, "POST", path, wrong, headers)
         assert (reply.status, message in reply.error) == (400, True)
     for length in ("-1", "x", "999999"):

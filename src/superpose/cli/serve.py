@@ -53,8 +53,6 @@ class ServeCommand(Network):
     """The largest number of rows in a batch."""
     queue_rows: int = 4096
     """The largest number of rows that wait; further requests are answered with 429."""
-    longest_wait_ms: float = 0.0
-    """How long a batch that is not full waits for more rows while the model is idle."""
     body_mb: int = 64
     """The largest request, in MB."""
     read_seconds: float = 30.0
@@ -80,7 +78,6 @@ class ServeCommand(Network):
         limits = Limits(
             batch_rows=self.batch_rows,
             queue_rows=self.queue_rows,
-            longest_wait=self.longest_wait_ms / 1e3,
             body_bytes=self.body_mb << 20,
             read_seconds=self.read_seconds,
         )

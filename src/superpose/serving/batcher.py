@@ -1,21 +1,18 @@
 """The batcher: requests of different tasks share a batch.
 
-While one batch runs, the next one forms, so an idle model never waits for a batch to fill; with
-`longest_wait` a batch that is not full waits so many seconds for more. The model's thread takes
-batches from the queue itself, so it goes on however busy the event loop is.
+While one batch runs, the next one forms, so an idle model never waits for a batch to fill. The
+model's thread takes batches from the queue itself, so it goes on however busy the event loop is.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from math import ceil
 from threading import Condition, Thread
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Generic, TypeVar
 
 from superpose import SuperposeError
-from superpose.serving.fair_queue import FairQueue, Job, Place
+from superpose.serving.fair_queue import FairQueue, Job
 from superpose.serving.request_error import RequestError
 
 J = TypeVar("J", bound=Job)
@@ -35,15 +32,11 @@ class Batcher(Generic[J, R]):
         *,
         batch_rows: int = 64,
         queue_rows: int = 4096,
-        longest_wait: float = 0.0,
     ) -> None:
         if batch_rows < 1 or queue_rows < 1:
-            raise SuperposeError(
-                f"batch_rows={batch_rows}, queue_rows={queue_rows}: must be at least 1"
-            )
+            raise SuperposeError(f"{batch_rows=}, {queue_rows=}: must be at least 1")
         self.batch_rows = batch_rows
         self.queue_rows = queue_rows
-        self.longest_wait = longest_wait
         self._run = run
         self._queue: FairQueue[J] = FairQueue()
         self._changed = Condition()  # guards the queue, and wakes the model's thread
@@ -51,11 +44,10 @@ class Batcher(Generic[J, R]):
         self._rows_per_second = 0.0  # a moving average
         self._waking = False  # a call of `_wake` is scheduled
         self._thread: Thread | None = None
-        self._futures: dict[Place[J], asyncio.Future[R]] = {}  # used in the event loop alone
+        self._futures: dict[J, asyncio.Future[R]] = {}  # used in the event loop alone
 
     @property
     def waiting_rows(self) -> int:
-        """Number of rows in the queue."""
         return self._queue.rows
 
     def start(self) -> None:
@@ -80,29 +72,28 @@ class Batcher(Generic[J, R]):
         """
         rows = sum(job.rows for job in jobs)
         with self._changed:
+            waiting = self._queue.rows
             if self._closing:
                 raise RequestError(503, "the server is stopping: ask another one")
-            if self._queue.rows + rows > self.queue_rows:
-                raise RequestError(
-                    429,
-                    f"the queue is full ({self._queue.rows} of {self.queue_rows} rows wait, the "
-                    f"request has {rows}): try again later",
-                    max(1, ceil(self._queue.rows / (self._rows_per_second or float("inf")))),
-                )
-            places = [self._queue.push(job) for job in jobs]
+            if waiting + rows > self.queue_rows:
+                seconds = max(1, ceil(waiting / (self._rows_per_second or float("inf"))))
+                detail = f"{waiting} of {self.queue_rows} rows wait, the request has {rows}"
+                raise RequestError(429, f"the queue is full ({detail}): try again later", seconds)
+            for job in jobs:
+                self._queue.push(job)
         loop = asyncio.get_running_loop()
         if not self._waking:  # after this turn of the event loop, so that its jobs go together
             self._waking = True
             loop.call_soon(self._wake)
-        futures = {place: loop.create_future() for place in places}
+        futures = {job: loop.create_future() for job in jobs}
         self._futures |= futures
         try:
             return [await future for future in futures.values()]
         finally:
-            for place, future in futures.items():
-                if self._futures.pop(place, None) is not None:
+            for job, future in futures.items():
+                if self._futures.pop(job, None) is not None:
                     with self._changed:
-                        self._queue.drop(place)
+                        self._queue.drop(job)
                 if not future.cancel() and not future.cancelled():
                     future.exception()  # retrieved, or asyncio would log it
 
@@ -114,24 +105,13 @@ class Batcher(Generic[J, R]):
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             with self._changed:
-                self._wait_for_jobs()
+                self._changed.wait_for(lambda: self._queue.rows or self._closing)
                 batch = self._queue.take(self.batch_rows)
                 if not batch and self._closing:
                     return
             if batch:
-                places = [place for place, _ in batch]
-                outcomes = self._outcomes([job for _, job in batch])
-                del batch
-                loop.call_soon_threadsafe(self._deliver, places, outcomes)
-
-    def _wait_for_jobs(self) -> None:
-        self._changed.wait_for(lambda: self._queue.rows or self._closing)
-        end = monotonic() + self.longest_wait
-        while self._queue.rows < self.batch_rows and not self._closing:
-            left = end - monotonic()
-            if left <= 0:
-                return
-            self._changed.wait(left)
+                loop.call_soon_threadsafe(self._deliver, batch, self._outcomes(batch))
+                del batch  # or it would hold its version until the next one
 
     def _outcomes(self, jobs: list[J]) -> list[R | Exception]:
         """Run a batch; if it fails, run each job alone, so that one failure stays one."""
@@ -145,9 +125,9 @@ class Batcher(Generic[J, R]):
         self._rows_per_second += weight * (speed - self._rows_per_second)
         return outcomes
 
-    def _deliver(self, places: list[Place[J]], outcomes: list[R | Exception]) -> None:
-        for place, outcome in zip(places, outcomes, strict=True):
-            future = self._futures.pop(place, None)
+    def _deliver(self, jobs: list[J], outcomes: list[R | Exception]) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            future = self._futures.pop(job, None)
             if future is None or future.done():  # the client is gone
                 continue
             if isinstance(outcome, Exception):

@@ -5,8 +5,6 @@ request, or that does not read its answer, for ever; and it lets a handler go on
 gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable

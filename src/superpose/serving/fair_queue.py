@@ -1,15 +1,12 @@
 """The batcher's queue: counted in rows, fair between tasks."""
 
-from __future__ import annotations
-
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Hashable
-from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 
-class Job(Protocol):
+class Job(Hashable, Protocol):
     """Rows of one task that run together. Jobs of one `kind` can share a batch."""
 
     rows: int
@@ -22,15 +19,6 @@ class Job(Protocol):
 J = TypeVar("J", bound=Job)
 
 
-class Place(Generic[J]):
-    """A place in the queue; empty after its job was taken or dropped."""
-
-    __slots__ = ("job",)
-
-    def __init__(self, job: J) -> None:
-        self.job: J | None = job
-
-
 class FairQueue(Generic[J]):
     """Weighted fair queueing: of the tasks that wait, the one with the fewest rows goes first.
 
@@ -41,65 +29,46 @@ class FairQueue(Generic[J]):
 
     def __init__(self) -> None:
         self.rows = 0
-        self._lines: dict[str, deque[Place[J]]] = {}
-        self._order: list[tuple[float, int, str]] = []  # a heap: clock, tie-break, task
-        self._idle_clocks: dict[str, float] = {}
+        self._lines: dict[str, OrderedDict[J, None]] = {}  # of tasks with jobs
+        self._clocks: dict[str, float] = {}
         self._clock = 0.0
-        self._ties = count()
 
-    def push(self, job: J) -> Place[J]:
+    def push(self, job: J) -> None:
         """Put a job at the end of its task's line."""
-        place = Place(job)
-        line = self._lines.get(job.task)
-        if line is None:
-            line = self._lines[job.task] = deque()
-            clock = max(self._clock, self._idle_clocks.pop(job.task, 0.0))
-            heapq.heappush(self._order, (clock, next(self._ties), job.task))
-        line.append(place)
+        if job.task not in self._lines:
+            self._lines[job.task] = OrderedDict()
+            self._clocks[job.task] = max(self._clock, self._clocks.get(job.task, 0.0))
+        self._lines[job.task][job] = None
         self.rows += job.rows
-        return place
 
-    def drop(self, place: Place[J]) -> None:
-        """Remove a job from the queue, if it is still there."""
-        if place.job is not None:
-            self.rows -= place.job.rows
-            place.job = None
-
-    def take(self, limit: int) -> list[tuple[Place[J], J]]:
-        """Remove the next batch: jobs of one kind with `limit` rows at most, or one larger job."""
-        batch: list[tuple[Place[J], J]] = []
-        passed_over = []
-        free = limit
-        while self._order and free > 0:
-            clock, tie, task = heapq.heappop(self._order)
-            line = self._lines[task]
-            while line and line[0].job is None:
-                line.popleft()
-            if not line:
-                self._leave(task, clock)
-                continue
-            place = line[0]
-            job = place.job
-            assert job is not None
-            if batch and (job.kind != batch[0][1].kind or job.rows > free):
-                passed_over.append((clock, tie, task))
-                continue
-            line.popleft()
-            self.drop(place)
-            batch.append((place, job))
-            free -= job.rows
-            self._clock += job.rows / len(self._lines)
-            if line:
-                heapq.heappush(self._order, (clock + job.rows, next(self._ties), task))
-            else:
-                self._leave(task, clock + job.rows)
-        for entry in passed_over:
-            heapq.heappush(self._order, entry)
-        return batch
-
-    def _leave(self, task: str, clock: float) -> None:
-        del self._lines[task]
-        self._idle_clocks[task] = clock
+    def drop(self, job: J) -> None:
+        """Remove a job, if it is still in the queue."""
+        line = self._lines.get(job.task)
+        if line is None or job not in line:
+            return
+        del line[job]
+        self.rows -= job.rows
+        if not line:
+            del self._lines[job.task]
         if not self._lines:  # nobody waits, so nobody is behind
-            self._idle_clocks.clear()
+            self._clocks.clear()
             self._clock = 0.0
+
+    def take(self, limit: int) -> list[J]:
+        """Remove the next batch: jobs of one kind with `limit` rows at most, or one larger job."""
+        batch: list[J] = []
+        order = [(self._clocks[task], place, task) for place, task in enumerate(self._lines)]
+        heapq.heapify(order)
+        while order and limit > 0:
+            clock, place, task = heapq.heappop(order)
+            job = next(iter(self._lines[task]))
+            if batch and (job.kind != batch[0].kind or job.rows > limit):
+                continue
+            batch.append(job)
+            limit -= job.rows
+            self._clock += job.rows / len(self._lines)
+            self._clocks[task] = clock + job.rows
+            self.drop(job)
+            if task in self._lines:
+                heapq.heappush(order, (clock + job.rows, place, task))
+        return batch

@@ -1,10 +1,9 @@
 """Bodies of HTTP requests and responses: JSON, and the raw bytes of tensors after it."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -27,39 +26,19 @@ class Response(NamedTuple):
 
 
 class Bodies:
-    """Reads bodies within limits of size: of each, and of all that are in memory."""
+    """Reads bodies within limits of size: of each, and of all that are in use."""
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.bytes = 0
+        self._limits = limits
+        self._bytes = 0
 
-    def hold(self) -> Body:
-        """Return a body to be read in a `with` block; until its end, its bytes are counted."""
-        return Body(self)
+    @asynccontextmanager
+    async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
+        """Read a body, whose bytes are counted until the end of the `with` block.
 
-    async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """Read a body that is not kept."""
-        with self.hold() as body:
-            return await body.read(scope, receive)
-
-
-class Body:
-    """The body of one request."""
-
-    __slots__ = ("_bodies", "_size")
-
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies, self._size = bodies, 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bodies.bytes -= self._size
-
-    async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """Read it, or raise `RequestError` 413, 415 or 429; `Connection` limits the time."""
-        limits, limit = self._bodies.limits, self._bodies.limits.body_bytes
+        Raises `RequestError` 413, 415 or 429. `Connection` limits the time.
+        """
+        limit = self._limits.body_bytes
         too_large = RequestError(413, f"the request has more than {limit} bytes: send it in parts")
         if header(scope, b"content-encoding") not in (None, "identity"):
             raise RequestError(415, "compressed requests are not read: send the body as it is")
@@ -67,24 +46,31 @@ class Body:
         if length.isdecimal() and int(length) > limit:
             raise too_large
         chunks: list[bytes] = []
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGoneError
-            chunk = message.get("body", b"")
-            chunks.append(chunk)
-            self._size += len(chunk)
-            self._bodies.bytes += len(chunk)
-            if self._size > limit:
-                raise too_large
-            if self._bodies.bytes > limits.bodies_bytes:
-                raise RequestError(429, "too many bytes of requests wait: try again later", 1)
-            if not message.get("more_body", False):
-                return b"".join(chunks)
+        size, more = 0, True
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                chunks.append(message.get("body", b""))
+                more = message.get("more_body", False)
+                size += len(chunks[-1])
+                self._bytes += len(chunks[-1])
+                if size > limit:
+                    raise too_large
+                if self._bytes > self._limits.bodies_bytes:
+                    raise RequestError(429, "too many bytes of requests wait: try again later", 1)
+            yield b"".join(chunks)
+        finally:
+            self._bytes -= size
+
+    async def read_json(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+        """Read a JSON object; no body is an empty one."""
+        async with self.read(scope, receive) as content:
+            return json_object(content or b"{}")
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """Return a header of a request."""
     for key, value in scope["headers"]:
         if key == name:
             text: str = value.decode("latin-1")
@@ -97,9 +83,8 @@ def split(body: bytes, json_length: str | None) -> tuple[dict[str, Any], memoryv
     if json_length is None:
         return json_object(body), memoryview(b"")
     if not json_length.isdecimal() or len(json_length) > 20 or int(json_length) > len(body):
-        raise RequestError(
-            400, f"Inference-Header-Content-Length: {json_length[:40]!r} of {len(body)} bytes"
-        )
+        detail = f"{json_length[:40]!r} of {len(body)} bytes"
+        raise RequestError(400, f"Inference-Header-Content-Length: {detail}")
     end = int(json_length)
     return json_object(body[:end]), memoryview(body)[end:]
 
@@ -120,20 +105,18 @@ def inputs_of(request: Mapping[str, Any], binary: memoryview) -> dict[str, Tenso
     """Return a request's tensors by name, from lists or from bytes in the order of the inputs."""
     tensors: dict[str, TensorData] = {}
     start = 0
-    for item in objects(request, "inputs"):
-        name, datatype, shape = name_of(item, "an input"), item.get("datatype"), item.get("shape")
+    for item in _objects(request, "inputs"):
+        name, datatype, shape = _name(item, "an input"), item.get("datatype"), item.get("shape")
         if name in tensors:
             raise RequestError(400, f"input {name!r} is there twice")
         size = parameters_of(item).get("binary_data_size")
         if size is None:
             tensors[name] = from_list(name, datatype, shape, item.get("data"))
-            continue
-        if type(size) is not int or not 0 <= size <= len(binary) - start:
-            raise RequestError(
-                400, f"input {name!r}: binary_data_size is not a size of what was sent"
-            )
-        tensors[name] = from_bytes(name, datatype, shape, binary[start : start + size])
-        start += size
+        elif type(size) is int and 0 <= size <= len(binary) - start:
+            tensors[name] = from_bytes(name, datatype, shape, binary[start : start + size])
+            start += size
+        else:
+            raise RequestError(400, f"input {name!r}: binary_data_size is no size of what was sent")
     if start < len(binary):
         raise RequestError(400, f"{len(binary) - start} bytes after the last input belong to none")
     return tensors
@@ -143,8 +126,8 @@ def binary_outputs(request: Mapping[str, Any]) -> tuple[list[str], Callable[[str
     """Return the outputs that a request names, and which outputs it wants as bytes."""
     default = parameters_of(request).get("binary_data_output", False)
     forms = {
-        name_of(output, "an output"): parameters_of(output).get("binary_data")
-        for output in objects(request, "outputs")
+        _name(output, "an output"): parameters_of(output).get("binary_data")
+        for output in _objects(request, "outputs")
     }
 
     def as_bytes(name: str) -> bool:
@@ -154,16 +137,14 @@ def binary_outputs(request: Mapping[str, Any]) -> tuple[list[str], Callable[[str
     return list(forms), as_bytes
 
 
-def objects(request: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return a list of JSON objects, empty if the key is missing."""
+def _objects(request: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     items = request.get(key, [])
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise RequestError(400, f"{key} is not a list of objects")
     return items
 
 
-def name_of(item: Mapping[str, Any], kind: str) -> str:
-    """Return the name of an input or output."""
+def _name(item: Mapping[str, Any], kind: str) -> str:
     name = item.get("name")
     if not isinstance(name, str):
         raise RequestError(400, f"name of {kind} is not a text")
@@ -171,7 +152,6 @@ def name_of(item: Mapping[str, Any], kind: str) -> str:
 
 
 def parameters_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a request, input or output."""
     parameters = item.get("parameters", {})
     if not isinstance(parameters, dict):
         raise RequestError(400, "parameters is not an object")
@@ -184,20 +164,15 @@ def encoded(
     """Return the response with an answer: JSON, and after it the outputs that are bytes."""
     outputs, parts = [], []
     for output, tensor in answer.outputs.items():
-        item: dict[str, Any] = {
-            "name": output,
-            "datatype": tensor.datatype,
-            "shape": tensor.shape,
-        }
+        item: dict[str, Any]
+        item = {"name": output, "datatype": tensor.datatype, "shape": tensor.shape}
         if as_bytes(output):
             parts.append(tensor.to_bytes())
             item["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
             item["data"] = numbers = tensor.to_list()
             if not all(map(math.isfinite, numbers)):
-                raise RequestError(
-                    422, "the answer holds NaN or infinity, which JSON has not: ask for binary_data"
-                )
+                raise RequestError(422, "JSON has no NaN or infinity: ask for binary_data")
         outputs.append(item)
     parameters = {"task": answer.task}
     if answer.unknown:
@@ -213,20 +188,15 @@ def encoded(
     text = orjson.dumps(response)
     if not parts:
         return Response(200, [(b"content-type", b"application/json")], text)
-    headers = [
-        (b"content-type", b"application/octet-stream"),
-        (JSON_LENGTH, b"%d" % len(text)),
-    ]
-    return Response(200, headers, b"".join([text, *parts]))
+    kind = (b"content-type", b"application/octet-stream")
+    return Response(200, [kind, (JSON_LENGTH, b"%d" % len(text))], b"".join([text, *parts]))
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return a response with JSON."""
     return Response(status, [(b"content-type", b"application/json")], orjson.dumps(value))
 
 
 def refusal(error: RequestError, detail: Any = None) -> Response:
-    """Return the response to a refused request."""
     response = json_response({"error": detail or error.message}, error.status)
     if error.retry_after is not None:
         response.headers.append((b"retry-after", b"%d" % error.retry_after))

@@ -1,7 +1,5 @@
 """Classes of the messages in `inference.proto`."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from typing import Any
 

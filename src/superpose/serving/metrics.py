@@ -3,8 +3,6 @@
 Prometheus and the page read them as metrics, Triton's clients as statistics.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -41,13 +39,6 @@ class TaskCounts:
     errors: Counter[int] = field(default_factory=Counter)
     latencies: Counter[int] = field(default_factory=Counter)  # by place in LATENCIES
 
-    def add(self, other: TaskCounts) -> None:
-        """Add the counters of another task."""
-        self.last_inference = max(self.last_inference, other.last_inference)
-        self.rows += other.rows
-        for name in ("counts", "ns", "errors", "latencies"):
-            getattr(self, name).update(getattr(other, name))
-
 
 class Traffic:
     """Counters of a server.
@@ -66,7 +57,6 @@ class Traffic:
         self._registry.register(self)
 
     def succeeded(self, task: str, rows: int, ns: int, results: Iterable[Result]) -> None:
-        """Count a request that was answered."""
         counts = self.tasks.setdefault(task, TaskCounts())
         counts.last_inference = time.time_ns() // 1_000_000
         counts.rows += rows
@@ -100,22 +90,21 @@ class Traffic:
         }
 
     def metrics(self) -> bytes:
-        """Return the metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, as a collector of `prometheus_client`."""
-        by_task = ["task"]
-        requests = CounterMetricFamily("superpose_requests", "Answered requests.", labels=by_task)
-        rows = CounterMetricFamily("superpose_rows", "Computed rows.", labels=by_task)
-        latency = HistogramMetricFamily(
-            "superpose_latency_seconds",
-            "From a request that was read to its answer.",
-            labels=by_task,
+        """Yield the metrics: the interface of a collector of `prometheus_client`."""
+        requests, rows, errors, changes = (
+            CounterMetricFamily(f"superpose_{name}", text, labels=labels)
+            for name, text, labels in (
+                ("requests", "Answered requests.", ["task"]),
+                ("rows", "Computed rows.", ["task"]),
+                ("errors", "Requests that failed.", ["task", "status"]),
+                ("changes", "Loads and unloads.", ["outcome"]),
+            )
         )
-        errors = CounterMetricFamily(
-            "superpose_errors", "Requests that failed.", labels=["task", "status"]
-        )
+        text = "From a request that was read to its answer."
+        latency = HistogramMetricFamily("superpose_latency_seconds", text, labels=["task"])
         for label, counts in self._labelled().items():
             requests.add_metric([label], counts.counts["success"])
             rows.add_metric([label], counts.rows)
@@ -128,10 +117,9 @@ class Traffic:
         for size, count in batches.items():
             sizes[bisect_left(BATCH_ROWS, size)] += count
         batch = HistogramMetricFamily("superpose_batch_rows", "Rows in a batch.")
-        batch_rows = sum(size * count for size, count in batches.items())
-        batch.add_metric([], _buckets(BATCH_ROWS, sizes), batch_rows)
+        total = sum(size * count for size, count in batches.items())
+        batch.add_metric([], _buckets(BATCH_ROWS, sizes), total)
         queue = GaugeMetricFamily("superpose_queue_rows", "Rows that wait.", self._waiting_rows())
-        changes = CounterMetricFamily("superpose_changes", "Loads and unloads.", labels=["outcome"])
         for outcome, count in self.changes.items():
             changes.add_metric([outcome], count)
         yield from (requests, rows, errors, latency, batch, queue, changes)
@@ -148,7 +136,10 @@ class Traffic:
 def _total(parts: Iterable[TaskCounts]) -> TaskCounts:
     total = TaskCounts()
     for part in parts:
-        total.add(part)
+        total.last_inference = max(total.last_inference, part.last_inference)
+        total.rows += part.rows
+        for name in ("counts", "ns", "errors", "latencies"):
+            getattr(total, name).update(getattr(part, name))
     return total
 
 

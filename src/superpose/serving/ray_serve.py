@@ -1,7 +1,5 @@
 """The server on Ray Serve: replicas behind Ray's own ingress, health checks and restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

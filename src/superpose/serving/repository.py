@@ -5,8 +5,6 @@ end on the version that they began with, and a load that fails changes nothing. 
 this process, until it ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -54,9 +52,8 @@ class Repository:
         if not known or name in self.unloaded or self.name in self.unloaded:
             raise RequestError(404, f"there is no model {name!r} that is loaded")
         if version and version != current.name:
-            raise RequestError(
-                404, f"model {name!r} has no version {version!r}: it is {current.name}"
-            )
+            detail = f"has no version {version!r}: it is {current.name}"
+            raise RequestError(404, f"model {name!r} {detail}")
         return current, None if name == self.name else name
 
     def names(self) -> dict[str, bool]:
@@ -106,9 +103,8 @@ class Repository:
         if _fingerprint(self.file) != before:
             raise SuperposeError(f"{self.file.name} was changed while it was read: try again")
         if self.name in version.tasks:
-            raise SuperposeError(
-                f"the whole model and a task are both called {self.name!r}: use another --name"
-            )
+            problem = f"the whole model and a task are both called {self.name!r}"
+            raise SuperposeError(f"{problem}: use another --name")
         return version
 
 

@@ -1,7 +1,5 @@
 """The error of a refused request."""
 
-from __future__ import annotations
-
 
 class RequestError(Exception):
     """A request is refused: with an HTTP status, and a sentence for the client.

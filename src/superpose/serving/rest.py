@@ -1,7 +1,5 @@
 """The Open Inference Protocol v2 over HTTP, as an ASGI application."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from importlib.resources import files
@@ -19,7 +17,6 @@ from superpose.serving.http_body import (
     encoded,
     header,
     inputs_of,
-    json_object,
     json_response,
     parameters_of,
     refusal,
@@ -61,26 +58,21 @@ class Application:
         self._bodies = Bodies(service.limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or run from start to shutdown."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        bug = None
         try:
-            status, headers, body = await self._respond(scope, receive)
+            response = await self._respond(scope, receive)
         except RequestError as error:
-            status, headers, body = refusal(error)
+            response = refusal(error)
         except ClientGoneError:
-            status, headers, body = refusal(RequestError(499, "the client is gone"))
+            response = refusal(RequestError(499, "the client is gone"))
         except Exception as error:
-            bug = error
-            message = {"error": f"the server failed: {type(error).__name__}"}
-            status, headers, body = json_response(message, 500)
-        headers.append((b"content-length", b"%d" % len(body)))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-        if bug is not None:
-            raise bug  # logged by the server
+            await _send(
+                refusal(RequestError(500, f"the server failed: {type(error).__name__}")), send
+            )
+            raise  # the server logs it
+        await _send(response, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         async with AsyncExitStack() as stack:
@@ -102,7 +94,7 @@ class Application:
             case ["v2", "repository", "models", name, "load" | "unload" as verb]:
                 _require("POST", scope)
                 tokens.check_control(authorization)
-                request = json_object(await self._bodies.read(scope, receive) or b"{}")
+                request = await self._bodies.read_json(scope, receive)
                 await service.change(verb, name, parameters_of(request))
                 return json_response({"name": name})
             case _ if path not in PUBLIC:
@@ -110,7 +102,7 @@ class Application:
         match path:
             case ["v2", "repository", "index"]:
                 _require("POST", scope)
-                request = json_object(await self._bodies.read(scope, receive) or b"{}")
+                request = await self._bodies.read_json(scope, receive)
                 return json_response(service.index(request.get("ready") is True))
             case _ if scope["path"] in self._posts:
                 _require("POST", scope)
@@ -144,9 +136,9 @@ class Application:
         return response
 
     async def _infer(self, name: str, version: str, scope: Scope, receive: Receive) -> Response:
-        with self._bodies.hold() as body:
+        async with AsyncExitStack() as held:
             with self._service.counting_errors(name):
-                content = await body.read(scope, receive)
+                content = await held.enter_async_context(self._bodies.read(scope, receive))
                 request, binary = split(content, header(scope, JSON_LENGTH))
                 inputs = inputs_of(request, binary)
                 parameters = parameters_of(request)
@@ -159,9 +151,16 @@ class Application:
 
     async def _post(self, post: Post, scope: Scope, receive: Receive) -> Response:
         try:
-            return json_response(await post(json_object(await self._bodies.read(scope, receive))))
+            return json_response(await post(await self._bodies.read_json(scope, receive)))
         except RequestError as error:  # in the form that clients of OpenAI's paths read
             return refusal(error, {"message": error.message, "code": error.status})
+
+
+async def _send(response: Response, send: Send) -> None:
+    status, headers, body = response
+    headers = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _path(scope: Scope) -> tuple[list[str], str]:

@@ -1,9 +1,8 @@
 """The Open Inference Protocol v2 over gRPC."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -40,8 +39,6 @@ CALLS_PER_BODY = 64
 
 
 class Rpc:
-    """The gRPC server of one service."""
-
     def __init__(self, service: Service, tokens: Tokens) -> None:
         self.service = service
         self.tokens = tokens
@@ -53,8 +50,8 @@ class Rpc:
                 ("grpc.so_reuseport", 0),
                 ("grpc.server_handshake_timeout_ms", int(limits.read_seconds * 1e3)),
             ],
-            maximum_concurrent_rpcs=max(1, limits.bodies_bytes // limits.body_bytes)
-            * CALLS_PER_BODY,
+            maximum_concurrent_rpcs=CALLS_PER_BODY
+            * max(1, limits.bodies_bytes // limits.body_bytes),
         )
         handlers = {method.name: self._handler(method) for method in methods()}
         self._server.add_generic_rpc_handlers(
@@ -62,7 +59,6 @@ class Rpc:
         )
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             bound = self._server.add_insecure_port(address)
@@ -72,7 +68,6 @@ class Rpc:
         return bound
 
     async def stop(self, seconds: float) -> None:
-        """Accept no more calls, and finish those that were accepted."""
         await self._server.stop(seconds)
 
     async def infer(self, request: Any) -> Any:
@@ -116,95 +111,75 @@ class Rpc:
             empty = message("ModelInferResponse")(id=request.id, model_name=request.model_name)
             return response(error_message=error.message, infer_response=empty)
 
-    def _answers(self) -> dict[str, Callable[[Any], Any]]:
-        """Functions from a request to the fields of its answer, by method."""
-        service = self.service
-
-        def model_ready(request: Any) -> dict[str, Any]:
-            try:
-                service.repository.find(request.name, request.version)
-            except RequestError:
-                return {"ready": False}
-            return {"ready": True}
-
-        return {
-            "ServerLive": lambda _: {"live": True},
-            "ServerReady": lambda _: {"ready": service.ready()},
-            "ModelReady": model_ready,
-            "ServerMetadata": lambda _: service.server_metadata(),
-            "ModelMetadata": lambda r: service.model_metadata(r.name, r.version),
-            "ModelConfig": lambda r: {"config": service.model_config(r.name, r.version)},
-            "ModelStatistics": lambda r: service.statistics(r.name, r.version),
-            "RepositoryIndex": lambda r: {"models": service.index(r.ready)},
-        }
-
     def _handler(self, method: Any) -> Any:
-        name = method.name
+        name, service = method.name, self.service
         request_type = message(method.input_type.name)
         response_type = message(method.output_type.name)
         coding = {
             "request_deserializer": request_type.FromString,
             "response_serializer": response_type.SerializeToString,
         }
-        check: Callable[[str | None], None] | None = self.tokens.check
-        if name in ("RepositoryModelLoad", "RepositoryModelUnload"):
+        check: Callable[[str | None], None] = self.tokens.check
+        if name.startswith("RepositoryModel"):
             check = self.tokens.check_control
         elif name in ("ServerLive", "ServerReady"):
-            check = None
+            check = _no_check
 
-        if name == "ModelStreamInfer":
-
-            async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-                await _authorise(context, check)
+        async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            async with _refusing(context, check):
                 async for response in self.stream(requests):
                     yield response
 
-            return grpc.stream_stream_rpc_method_handler(stream, **coding)
-
-        answer = self._answer(name, response_type)
-
         async def unary(request: Any, context: Any) -> Any:
-            await _authorise(context, check)
-            try:
-                return await answer(request)
-            except RequestError as error:
-                await _abort(context, error)
+            async with _refusing(context, check):
+                if name == "ModelInfer":
+                    return await self.infer(request)
+                if name.startswith("RepositoryModel"):
+                    verb = name.removeprefix("RepositoryModel").lower()
+                    await service.change(verb, request.model_name, _values(request.parameters))
+                    return response_type()
+                return ParseDict(_ANSWERS[name](service, request), response_type())
 
+        if name == "ModelStreamInfer":
+            return grpc.stream_stream_rpc_method_handler(stream, **coding)
         return grpc.unary_unary_rpc_method_handler(unary, **coding)
 
-    def _answer(self, name: str, response_type: Any) -> Callable[[Any], Awaitable[Any]]:
-        if name == "ModelInfer":
-            return self.infer
-        if name.startswith("RepositoryModel"):
-            verb = name.removeprefix("RepositoryModel").lower()
 
-            async def change(request: Any) -> Any:
-                await self.service.change(verb, request.model_name, _values(request.parameters))
-                return response_type()
-
-            return change
-        fields = self._answers()[name]
-
-        async def answer(request: Any) -> Any:
-            return ParseDict(fields(request), response_type())
-
-        return answer
-
-
-async def _authorise(context: Any, check: Callable[[str | None], None] | None) -> None:
-    metadata = dict(context.invocation_metadata() or ())
+def _model_ready(service: Service, request: Any) -> dict[str, Any]:
     try:
-        if check is not None:
-            check(metadata.get("authorization"))
+        service.repository.find(request.name, request.version)
+    except RequestError:
+        return {"ready": False}
+    return {"ready": True}
+
+
+_ANSWERS: dict[str, Callable[[Service, Any], dict[str, Any]]] = {
+    "ServerLive": lambda service, request: {"live": True},
+    "ServerReady": lambda service, request: {"ready": service.ready()},
+    "ModelReady": _model_ready,
+    "ServerMetadata": lambda service, request: service.server_metadata(),
+    "ModelMetadata": lambda service, request: service.model_metadata(request.name, request.version),
+    "ModelConfig": lambda service, r: {"config": service.model_config(r.name, r.version)},
+    "ModelStatistics": lambda service, request: service.statistics(request.name, request.version),
+    "RepositoryIndex": lambda service, request: {"models": service.index(request.ready)},
+}
+"""The fields of a method's answer."""
+
+
+def _no_check(authorization: str | None) -> None:
+    pass
+
+
+@asynccontextmanager
+async def _refusing(context: Any, check: Callable[[str | None], None]) -> AsyncIterator[None]:
+    try:
+        check(dict(context.invocation_metadata() or ()).get("authorization"))
+        yield
     except RequestError as error:
-        await _abort(context, error)
-
-
-async def _abort(context: Any, error: RequestError) -> None:
-    code = CODES.get(error.status, grpc.StatusCode.INVALID_ARGUMENT)
-    after = error.retry_after
-    trailing = () if after is None else (("retry-after", str(after)),)
-    await context.abort(code, error.message, trailing)
+        code = CODES.get(error.status, grpc.StatusCode.INVALID_ARGUMENT)
+        after = error.retry_after
+        trailing = () if after is None else (("retry-after", str(after)),)
+        await context.abort(code, error.message, trailing)
 
 
 def _values(parameters: Mapping[str, Any]) -> dict[str, Any]:

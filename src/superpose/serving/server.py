@@ -1,12 +1,9 @@
 """The server: HTTP and gRPC in one event loop, from start to drained stop."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal
 import socket
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -169,20 +166,14 @@ class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Stop on a signal without raising it again afterwards: a drained stop exits with 0."""
-        if threading.current_thread() is not threading.main_thread():
+        in_main = threading.current_thread() is threading.main_thread()
+        signals = (signal.SIGTERM, signal.SIGINT) if in_main else ()
+        before = [(number, signal.signal(number, self.handle_exit)) for number in signals]
+        try:
             yield
-        elif sys.platform == "win32":  # its event loop takes no signals
-            with super().capture_signals():
-                yield
-        else:
-            loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
-            for number in signals:
-                loop.add_signal_handler(number, self.handle_exit, number, None)
-            try:
-                yield
-            finally:
-                for number in signals:
-                    loop.remove_signal_handler(number)
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
 
 
 def _listening(host: str, port: int) -> socket.socket:

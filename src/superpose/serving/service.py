@@ -1,7 +1,5 @@
 """The server's answers, whatever the protocol: inference, metadata, statistics, changes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -22,13 +20,7 @@ from superpose.serving.request_error import RequestError
 from superpose.serving.tensors import TensorData
 from superpose.serving.version import AUTO, Chunk, Result, Version
 
-EXTENSIONS = [
-    "binary_tensor_data",
-    "model_configuration",
-    "model_repository",
-    "parameters",
-    "statistics",
-]
+EXTENSIONS = "binary_tensor_data model_configuration model_repository parameters statistics"
 PLATFORM = "pytorch_superpose"
 REFUSE, NEAREST = "refuse", "nearest"  # what to do with rows that fit no task
 
@@ -37,14 +29,12 @@ REFUSE, NEAREST = "refuse", "nearest"  # what to do with rows that fit no task
 class Limits:
     """Limits of a server, in rows, bytes and seconds.
 
-    `longest_wait` is how long a batch that is not full waits for more rows, `bodies_bytes` limits
-    all requests together, `read_seconds` the time that a request takes to arrive, `drain_seconds`
-    the time that accepted requests have after SIGTERM.
+    `bodies_bytes` limits all requests together, `read_seconds` the time that a request takes to
+    arrive, `drain_seconds` the time that accepted requests have after SIGTERM.
     """
 
     batch_rows: int = 64
     queue_rows: int = 4096
-    longest_wait: float = 0.0
     body_bytes: int = 64 << 20
     bodies_bytes: int = 512 << 20
     read_seconds: float = 30.0
@@ -81,12 +71,8 @@ class Service:
         self.limits = limits or Limits()
         self.log = log
         self.stopping = False
-        self.batcher: Batcher[Chunk, Result] = Batcher(
-            self._run,
-            batch_rows=self.limits.batch_rows,
-            queue_rows=self.limits.queue_rows,
-            longest_wait=self.limits.longest_wait,
-        )
+        batch_rows, queue_rows = self.limits.batch_rows, self.limits.queue_rows
+        self.batcher = Batcher(self._run, batch_rows=batch_rows, queue_rows=queue_rows)
         self.traffic = Traffic(lambda: self.batcher.waiting_rows)
 
     async def infer(
@@ -114,9 +100,8 @@ class Service:
             chunks = model.chunks(task, inputs, self.limits.batch_rows)
             rows = sum(chunk.rows for chunk in chunks)
             if rows > self.limits.queue_rows:
-                raise RequestError(
-                    413, f"{rows} rows in a request, at most {self.limits.queue_rows}: split it"
-                )
+                most = self.limits.queue_rows
+                raise RequestError(413, f"{rows} rows in a request, at most {most}: split it")
             results = await self._results(chunks, timeout)
             answered_by = task
             if task not in model.tasks:
@@ -146,7 +131,7 @@ class Service:
     def server_metadata(self) -> dict[str, Any]:
         """Return the server's name, version and extensions."""
         version = installed_version("superpose")
-        return {"name": "superpose", "version": version, "extensions": EXTENSIONS}
+        return {"name": "superpose", "version": version, "extensions": EXTENSIONS.split()}
 
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """Return inputs and outputs of a task or of the whole model."""
@@ -155,13 +140,8 @@ class Service:
             [{"name": s.name, "datatype": s.datatype, "shape": [-1, *s.dims]} for s in specs]
             for specs in (model.signature.inputs, model.signature.outputs)
         )
-        return {
-            "name": name,
-            "versions": [model.name],
-            "platform": PLATFORM,
-            "inputs": inputs,
-            "outputs": outputs,
-        }
+        described = {"platform": PLATFORM, "inputs": inputs, "outputs": outputs}
+        return {"name": name, "versions": [model.name], **described}
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
         """Return the configuration in Triton's form."""
@@ -180,35 +160,36 @@ class Service:
             "max_batch_size": self.limits.queue_rows,
             "input": inputs,
             "output": outputs,
-            "dynamic_batching": {
-                "preferred_batch_size": [self.limits.batch_rows],
-                "max_queue_delay_microseconds": int(self.limits.longest_wait * 1e6),
-            },
+            "dynamic_batching": {"preferred_batch_size": [self.limits.batch_rows]},
             "parameters": parameters,
         }
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
         """Return Triton's statistics of a name, or of all tasks that are loaded."""
-        loaded = [one for one, ready in self.repository.names().items() if ready]
+        names = [name] if name else [one["name"] for one in self.index(only_ready=True)]
         models = []
-        for one in [name] if name else loaded:
+        for one in names:
             model, task = self.repository.find(one, version)
-            if name or task:
-                counts = self.traffic.statistics([*model.tasks, AUTO] if task is None else [task])
-                if task is None:  # requests of many tasks share an execution
-                    counts["execution_count"] = self.traffic.batches.total()
-                models.append({"name": one, "version": model.name, **counts})
+            if task is not None:
+                counts = self.traffic.statistics([task])
+            elif name:
+                counts = self.traffic.statistics([*model.tasks, AUTO])
+                counts["execution_count"] = self.traffic.batches.total()  # tasks share batches
+            else:
+                continue
+            models.append({"name": one, "version": model.name, **counts})
         return {"model_stats": models}
 
     def index(self, only_ready: bool = False) -> list[dict[str, Any]]:
-        """Return all names and their states."""
+        """Return all names and their states, the whole model first."""
         version = self.repository.version.name
+        states = {True: ("READY", ""), False: ("UNAVAILABLE", "unloaded")}
         return [
             {
                 "name": name,
                 "version": version,
-                "state": "READY" if ready else "UNAVAILABLE",
-                "reason": "" if ready else "unloaded",
+                "state": states[ready][0],
+                "reason": states[ready][1],
             }
             for name, ready in self.repository.names().items()
             if ready or not only_ready
@@ -222,11 +203,9 @@ class Service:
             change = self.repository.load if verb == "load" else self.repository.unload
             await asyncio.to_thread(change, name)
         except RequestError as error:
-            self.traffic.changes["failed"] += 1
-            self.log(verb, model=name, error=error.message)
+            self._count_change(verb, model=name, error=error.message)
             raise
-        self.traffic.changes["done"] += 1
-        self.log(verb, model=name, version=self.repository.version.name)
+        self._count_change(verb, model=name, version=self.repository.version.name)
 
     async def watch(self, seconds: float) -> None:
         """Load the file again whenever it changes."""
@@ -234,11 +213,9 @@ class Service:
             await asyncio.sleep(seconds)
             try:
                 if await asyncio.to_thread(self.repository.reload_if_changed):
-                    self.traffic.changes["done"] += 1
-                    self.log("reload", version=self.repository.version.name)
+                    self._count_change("reload", version=self.repository.version.name)
             except RequestError as error:
-                self.traffic.changes["failed"] += 1
-                self.log("reload", error=error.message)
+                self._count_change("reload", error=error.message)
 
     async def _results(self, chunks: list[Chunk], timeout: float | None) -> list[Result]:
         try:
@@ -252,9 +229,8 @@ class Service:
             raise RequestError(503, "there was no memory for it: try again", 1) from error
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
-            raise RequestError(
-                422, f"the network cannot compute these inputs ({reason})"
-            ) from error
+            message = f"the network cannot compute these inputs ({reason})"
+            raise RequestError(422, message) from error
 
     def _run(self, chunks: list[Chunk]) -> list[Result]:
         """Run a batch; called in the model's thread."""
@@ -268,16 +244,14 @@ class Service:
             raise RequestError(400, "parameter task: give the name of one task")
         if task is None:
             if parameter is None:
-                raise RequestError(
-                    400, f"{name!r} holds many tasks: name one as the parameter task"
-                )
+                detail = "name one as the parameter task"
+                raise RequestError(400, f"{name!r} holds many tasks: {detail}")
             task = str(parameter)
             if task in model.tasks:
                 self.repository.find(task)  # it may be unloaded
         elif parameter is not None and str(parameter) != task:
-            raise RequestError(
-                400, f"model {task!r} is one task: ask {self.repository.name!r} for others"
-            )
+            whole = self.repository.name
+            raise RequestError(400, f"model {task!r} is one task: ask {whole!r} for others")
         return model, task
 
     def _recognised(self, results: list[Result], nearest: bool) -> tuple[str, str]:
@@ -286,20 +260,18 @@ class Service:
         known = [fits for result in results for fits in result.known]
         unknown = [row for row, fits in enumerate(known) if not fits]
         if unknown and not nearest:
-            raise RequestError(
-                422,
-                f"rows {_first_few(unknown)} fit none of the tasks: name a task, or send the "
-                f"parameter unknown={NEAREST!r} to have the answer of the nearest one",
-            )
+            hint = f"name a task, or send unknown={NEAREST!r} to have the nearest one's answer"
+            raise RequestError(422, f"rows {_first_few(unknown)} fit none of the tasks: {hint}")
         unloaded = [row for row, task in enumerate(tasks) if task in self.repository.unloaded]
         if unloaded:
-            raise RequestError(
-                404,
-                f"rows {_first_few(unloaded)} are of task {tasks[unloaded[0]]!r} or another that "
-                "is not loaded",
-            )
+            task = f"task {tasks[unloaded[0]]!r} or another that is not loaded"
+            raise RequestError(404, f"rows {_first_few(unloaded)} are of {task}")
         task = tasks[0] if len(set(tasks)) == 1 else json.dumps(tasks)
         return task, json.dumps(unknown) if unknown else ""
+
+    def _count_change(self, event: str, **facts: Any) -> None:
+        self.traffic.changes["failed" if "error" in facts else "done"] += 1
+        self.log(event, **facts)
 
     def _count_failure(self, task: str, status: int, start: int) -> None:
         known = task if task in self.repository.version.tasks else UNKNOWN
@@ -309,9 +281,8 @@ class Service:
 def _checked_outputs(model: Version, outputs: Sequence[str]) -> Sequence[str]:
     for name in outputs:
         if name not in model.outputs:
-            raise RequestError(
-                400, f"there is no output {name!r}: the outputs are {', '.join(model.outputs)}"
-            )
+            known = ", ".join(model.outputs)
+            raise RequestError(400, f"there is no output {name!r}: the outputs are {known}")
     return outputs or model.outputs
 
 

@@ -4,13 +4,11 @@ A dimension that varies from request to request has a name and a limit, as in
 `input_ids=INT64[tokens<=128]`. Inputs and outputs with the same name have the same size.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +58,7 @@ class TensorSpec:
         return [size for size in self.shape if isinstance(size, Varying)]
 
     @classmethod
-    def parse(cls, text: str) -> TensorSpec:
+    def parse(cls, text: str) -> Self:
         """Read a declaration as it is written on the command line.
 
         >>> str(TensorSpec.parse("image=FP32[3,height<=64,width<=64]"))
@@ -68,10 +66,9 @@ class TensorSpec:
         """
         match = SPEC.fullmatch(text.replace(" ", ""))
         if not match or match["datatype"] not in DATATYPES:
-            raise SuperposeError(
-                f"input {text!r}: write it as NAME=TYPE[SIZES], such as x=FP32[784] or "
-                f"input_ids=INT64[tokens<=128]; types are {', '.join(DATATYPES)}"
-            )
+            hint = "write it as NAME=TYPE[SIZES], such as x=FP32[784] or ids=INT64[tokens<=128]"
+            types = ", ".join(DATATYPES)
+            raise SuperposeError(f"input {text!r}: {hint}; types are {types}")
         sizes = [size for size in (match["shape"] or "").split(",") if size]
         return cls(match["name"], match["datatype"], tuple(_size(text, size) for size in sizes))
 
@@ -91,9 +88,8 @@ class Signature:
         names = [spec.name for spec in self.inputs]
         for name in tensors:
             if name not in names:
-                raise RequestError(
-                    400, f"there is no input {name!r}: the inputs are {', '.join(names)}"
-                )
+                known = ", ".join(names)
+                raise RequestError(400, f"there is no input {name!r}: the inputs are {known}")
         sizes: dict[str, int] = {}
         for spec in self.inputs:
             if spec.name not in tensors:
@@ -103,35 +99,26 @@ class Signature:
 
 
 def _check_tensor(spec: TensorSpec, tensor: TensorData, sizes: dict[str, int]) -> None:
+    shape = list(tensor.shape)
+
+    def refuse(detail: str) -> RequestError:
+        return RequestError(400, f"input {spec.name!r} {detail}")
+
     if tensor.datatype != spec.datatype:
-        raise RequestError(
-            400, f"input {spec.name!r} is {tensor.datatype}, and the network takes {spec.datatype}"
-        )
-    shape = tensor.shape
-    if len(shape) != len(spec.shape) + 1:
-        raise _wrong_shape(spec, shape)
-    rows = Varying("rows", shape[0])
-    for expected, size in zip((rows, *spec.shape), shape, strict=True):
-        if isinstance(expected, int):
-            if size != expected:
-                raise _wrong_shape(spec, shape)
+        raise refuse(f"is {tensor.datatype}, and the network takes {spec.datatype}")
+    expected = [Varying("rows", max(shape[0], 1)) if shape else 0, *spec.shape]
+    pairs = list(zip(expected, shape, strict=False))
+    if len(shape) != len(expected) or any(a != b for a, b in pairs if isinstance(a, int)):
+        raise refuse(f"has shape {shape}: it takes {[-1, *spec.dims]}")
+    for dimension, size in pairs:
+        if isinstance(dimension, int):
             continue
-        if not 1 <= size <= expected.limit:
-            limits = "at least 1" + (f", at most {expected.limit}" if size else "")
-            raise RequestError(
-                400, f"input {spec.name!r} has shape {list(shape)}: {expected.name} is {limits}"
-            )
-        other = sizes.setdefault(str(expected.name), size)
+        if not 1 <= size <= dimension.limit:
+            limits = "at least 1" + (f", at most {dimension.limit}" if size else "")
+            raise refuse(f"has shape {shape}: {dimension.name} is {limits}")
+        other = sizes.setdefault(str(dimension.name), size)
         if other != size:
-            raise RequestError(
-                400, f"input {spec.name!r} has {size} {expected.name}, another input {other}"
-            )
-
-
-def _wrong_shape(spec: TensorSpec, shape: tuple[int, ...]) -> RequestError:
-    return RequestError(
-        400, f"input {spec.name!r} has shape {list(shape)}: it takes {[-1, *spec.dims]}"
-    )
+            raise refuse(f"has {size} {dimension.name}, another input {other}")
 
 
 Run = Callable[[dict[str, Tensor]], dict[str, Tensor]]
@@ -163,9 +150,8 @@ def _guess(net: nn.Module, run: Run) -> Signature:
         except Exception:  # a network may raise anything for an input that it does not take
             pass
     example = " ".join(f"{name}=FP32[3,32,32]" for name in needed) or "x=FP32[784]"
-    raise SuperposeError(
-        f"the inputs of {type(net).__name__} are not known: declare them, as in --inputs {example}"
-    )
+    hint = f"declare them, as in --inputs {example}"
+    raise SuperposeError(f"the inputs of {type(net).__name__} are not known: {hint}")
 
 
 def _outputs(inputs: tuple[TensorSpec, ...], run: Run) -> tuple[TensorSpec, ...]:
@@ -190,10 +176,8 @@ def _outputs(inputs: tuple[TensorSpec, ...], run: Run) -> tuple[TensorSpec, ...]
 def _output(name: str, first: Tensor, second: Tensor, by_sizes: Mapping[Any, Size]) -> TensorSpec:
     rows = (TRIAL_ROWS, TRIAL_ROWS - 1)
     if first.ndim != second.ndim or not first.ndim or (len(first), len(second)) != rows:
-        raise SuperposeError(
-            f"output {name!r} is {tuple(first.shape)} for {TRIAL_ROWS} rows: rows have to be in "
-            "the first dimension"
-        )
+        problem = f"output {name!r} is {tuple(first.shape)} for {TRIAL_ROWS} rows"
+        raise SuperposeError(f"{problem}: rows have to be in the first dimension")
     if first.dtype not in NAMES:
         raise SuperposeError(f"output {name!r} is {first.dtype}, which the protocol does not know")
     shape: list[Size] = []
@@ -222,8 +206,6 @@ def _size(text: str, size: str) -> Size:
         return int(size)
     match = VARYING.fullmatch(size)
     if not match:
-        raise SuperposeError(
-            f"input {text!r}: {size} is no size; a size that varies has a name and a limit, as in "
-            "tokens<=128"
-        )
+        hint = "a size that varies has a name and a limit, as in tokens<=128"
+        raise SuperposeError(f"input {text!r}: {size} is no size; {hint}")
     return Varying(match["name"], int(match["limit"]))

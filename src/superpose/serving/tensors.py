@@ -4,11 +4,9 @@ The event loop handles them as NumPy arrays: an operation of PyTorch releases th
 lock, which the model's thread then keeps for long.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -44,7 +42,7 @@ class TensorData(NamedTuple):
     array: Array
 
     @classmethod
-    def of(cls, tensor: Tensor) -> TensorData:
+    def of(cls, tensor: Tensor) -> Self:
         """Wrap a tensor on the CPU; its memory is shared.
 
         >>> TensorData.of(torch.zeros(2, 3)).shape
@@ -81,12 +79,10 @@ def from_list(name: str, datatype: Any, shape: Any, data: Any) -> TensorData:
     >>> from_list("x", "FP32", [1, 2], [[1, 2.5]]).array
     array([[1. , 2.5]], dtype=float32)
     """
-    _check_datatype(datatype)
-    sizes, dtype = checked_shape(shape), DATATYPES[datatype]
+    dtype = _dtype(datatype)
     if not isinstance(data, list):
         raise RequestError(400, f"input {name!r}: data is not a list")
     numbers = _flat(name, data)
-    _check_count(name, sizes, len(numbers))
     allowed = {bool} if dtype == torch.bool else {int, float} if dtype.is_floating_point else {int}
     if others := set(map(type, numbers)) - allowed:
         wrong = next(iter(others)).__name__
@@ -95,7 +91,7 @@ def from_list(name: str, datatype: Any, shape: Any, data: Any) -> TensorData:
         array = _floats(numbers, datatype) if dtype.is_floating_point else _ints(numbers, datatype)
     except OverflowError as error:
         raise RequestError(400, f"input {name!r}: a number does not fit {datatype}") from error
-    return TensorData(datatype, _reshaped(name, array, sizes))
+    return _shaped(name, datatype, shape, array)
 
 
 def from_bytes(name: str, datatype: Any, shape: Any, data: bytes | memoryview) -> TensorData:
@@ -104,33 +100,28 @@ def from_bytes(name: str, datatype: Any, shape: Any, data: bytes | memoryview) -
     >>> from_bytes("x", "INT16", [2], b"\\x01\\x00\\x02\\x00").array
     array([1, 2], dtype=int16)
     """
-    _check_datatype(datatype)
-    sizes, dtype = checked_shape(shape), NUMPY[datatype]
-    if len(data) % dtype.itemsize:
-        raise RequestError(
-            400, f"input {name!r}: {len(data)} bytes are no whole number of {datatype}"
-        )
-    _check_count(name, sizes, len(data) // dtype.itemsize)
+    _dtype(datatype)
+    if len(data) % NUMPY[datatype].itemsize:
+        size = len(data)
+        raise RequestError(400, f"input {name!r}: {size} bytes are no whole number of {datatype}")
     if datatype == "BOOL" and any(byte > 1 for byte in set(data)):
         raise RequestError(400, f"input {name!r}: a byte of BOOL is 0 or 1")
-    return TensorData(datatype, _reshaped(name, np.frombuffer(data, dtype), sizes))
+    return _shaped(name, datatype, shape, np.frombuffer(data, NUMPY[datatype]))
 
 
-def checked_shape(shape: Any) -> tuple[int, ...]:
-    """Return a client's shape as a tuple, or raise `RequestError` 400.
-
-    Dimensions are counted first: the product of very many long numbers would take minutes.
-    """
-    whole = type(shape) is list and len(shape) <= MAX_DIMENSIONS and set(map(type, shape)) <= {int}
-    if not whole or min(shape, default=0) < 0 or max(shape, default=0) >= 1 << 63:
-        raise RequestError(400, f"shape {_short(shape)} is not a list of whole numbers")
-    return tuple(shape)
-
-
-def _check_datatype(datatype: Any) -> None:
+def _dtype(datatype: Any) -> torch.dtype:
     if not isinstance(datatype, str) or datatype not in DATATYPES:
         known = ", ".join(DATATYPES)
         raise RequestError(400, f"datatype {_short(datatype)} is not served: use one of {known}")
+    return DATATYPES[datatype]
+
+
+def _flat(name: str, data: list[Any]) -> list[Any]:
+    while data and isinstance(data[0], list):
+        if not all(type(part) is list for part in data):
+            raise RequestError(400, f"input {name!r}: lists and numbers stand side by side in data")
+        data = list(chain.from_iterable(data))
+    return data
 
 
 def _ints(numbers: list[Any], datatype: str) -> Array:
@@ -156,28 +147,20 @@ def _floats(numbers: list[Any], datatype: str) -> Array:
     return array
 
 
-def _flat(name: str, data: list[Any]) -> list[Any]:
-    while data and isinstance(data[0], list):
-        if not all(type(part) is list for part in data):
-            raise RequestError(400, f"input {name!r}: lists and numbers stand side by side in data")
-        data = list(chain.from_iterable(data))
-    return data
-
-
-def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
-    if math.prod(shape) != count:
-        raise RequestError(
-            400, f"input {name!r}: shape {list(shape)} has {math.prod(shape)} numbers, data {count}"
-        )
-
-
-def _reshaped(name: str, array: Array, shape: tuple[int, ...]) -> Array:
+def _shaped(name: str, datatype: str, shape: Any, array: Array) -> TensorData:
+    # dimensions are counted first: the product of very many long numbers would take minutes
+    whole = type(shape) is list and len(shape) <= MAX_DIMENSIONS and set(map(type, shape)) <= {int}
+    if not whole or min(shape, default=0) < 0 or max(shape, default=0) >= 1 << 63:
+        raise RequestError(400, f"shape {_short(shape)} is not a list of whole numbers")
+    count = math.prod(shape)
+    if count != array.size:
+        detail = f"shape {shape} has {count} numbers, data {array.size}"
+        raise RequestError(400, f"input {name!r}: {detail}")
     try:
-        return array.reshape(shape)
-    except (ValueError, OverflowError) as error:  # an empty array with a huge dimension
-        raise RequestError(
-            400, f"input {name!r}: shape {_short(list(shape))} is not served: {error}"
-        ) from error
+        return TensorData(datatype, array.reshape(shape))
+    except (ValueError, OverflowError) as error:  # no numbers, and a huge dimension
+        detail = f"shape {_short(shape)} is not served: {error}"
+        raise RequestError(400, f"input {name!r}: {detail}") from error
 
 
 def _short(value: Any) -> str:

@@ -1,10 +1,9 @@
 """Bearer tokens of clients and of those who may load and unload."""
 
-from __future__ import annotations
-
 import hmac
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from superpose import SuperposeError
 from superpose.serving.request_error import RequestError
@@ -21,23 +20,20 @@ class Tokens:
     control: tuple[bytes, ...] = ()
 
     @classmethod
-    def read(cls, clients: Path | None = None, control: Path | None = None) -> Tokens:
+    def read(cls, clients: Path | None = None, control: Path | None = None) -> Self:
         """Read files with one token a line; lines that start with # are comments."""
         return cls(*(() if path is None else _lines(path) for path in (clients, control)))
 
     def check(self, header: str | None) -> None:
         """Raise `RequestError` 401 unless the header `Authorization` holds an accepted token."""
         if self.clients and not _matches(header, (*self.clients, *self.control)):
-            raise RequestError(
-                401, "a bearer token is needed: send it as Authorization: Bearer TOKEN"
-            )
+            raise RequestError(401, "a token is needed: send it as Authorization: Bearer TOKEN")
 
     def check_control(self, header: str | None) -> None:
         """Raise `RequestError` 401 or 403 unless the header holds a control token."""
         if not self.control:
-            raise RequestError(
-                403, "control calls are off: start the server with --control-token-file"
-            )
+            hint = "start the server with --control-token-file"
+            raise RequestError(403, f"control calls are off: {hint}")
         if not _matches(header, self.control):
             raise RequestError(401, "a control call needs a token of --control-token-file")
 

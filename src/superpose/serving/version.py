@@ -88,11 +88,8 @@ class Version:
             if task != AUTO:
                 raise RequestError(404, f"there is no task {task!r}")
             if not self.recognises:
-                raise RequestError(
-                    400,
-                    "this model cannot recognise tasks, because it remembers no inputs of some of "
-                    "them (model.remember): name the task",
-                )
+                reason = "it remembers no inputs of some of them (model.remember)"
+                raise RequestError(400, f"cannot recognise tasks, as {reason}: name the task")
         sizes = self.signature.check(inputs)
         rows = sizes.pop("rows")
         kind = (id(self), *(size for size in sizes.items() if size[0] not in self.padded))
@@ -116,23 +113,17 @@ class Version:
         arrays = [
             (spec, TensorData.of(outputs[spec.name]).array) for spec in self.signature.outputs
         ]
-        ends = list(accumulate(chunk.rows for chunk in chunks))
+        ends = accumulate(chunk.rows for chunk in chunks)
+        rows = [slice(end - chunk.rows, end) for chunk, end in zip(chunks, ends, strict=True)]
         parts = [
-            {spec.name: self._part(spec, array, end, chunk) for spec, array in arrays}
-            for chunk, end in zip(chunks, ends, strict=True)
+            {spec.name: self._part(spec, array, cut, chunk) for spec, array in arrays}
+            for chunk, cut in zip(chunks, rows, strict=True)
         ]
         names = list(map(str, tasks))
-        compute_ns = (ready - start, computed - ready, perf_counter_ns() - computed)
+        ns = (ready - start, computed - ready, perf_counter_ns() - computed)
         return [
-            Result(
-                part,
-                names[end - chunk.rows : end],
-                known[end - chunk.rows : end],
-                start - chunk.arrived_ns,
-                len(tasks),
-                compute_ns,
-            )
-            for chunk, end, part in zip(chunks, ends, parts, strict=True)
+            Result(part, names[cut], known[cut], start - chunk.arrived_ns, len(tasks), ns)
+            for chunk, cut, part in zip(chunks, rows, parts, strict=True)
         ]
 
     @torch.no_grad()
@@ -157,9 +148,9 @@ class Version:
         array = np.concatenate(arrays)  # a copy: arrays of a request are its bytes, unaligned
         return TensorData(spec.datatype, array).tensor().to(self.device)
 
-    def _part(self, spec: TensorSpec, array: Array, end: int, chunk: Chunk) -> TensorData:
+    def _part(self, spec: TensorSpec, array: Array, rows: slice, chunk: Chunk) -> TensorData:
         """The rows of one chunk, without what padding added."""
-        cuts = [slice(end - chunk.rows, end)]
+        cuts = [rows]
         for size in spec.shape if self.padded else ():
             padded = isinstance(size, Varying) and size.name in self.padded
             cuts.append(slice(chunk.sizes[str(size.name)] if padded else None))  # type: ignore[union-attr]
@@ -183,7 +174,6 @@ class Version:
 
 
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -192,9 +182,7 @@ def _by_protocol_name(tasks: Sequence[TaskName]) -> dict[str, TaskName]:
     names: dict[str, TaskName] = {}
     for task in tasks:
         if str(task) in names:
-            raise SuperposeError(
-                f"the tasks {task!r} and {str(task)!r} have one name in the protocol"
-            )
+            raise SuperposeError(f"tasks {task!r} and {str(task)!r} have one name in the protocol")
         names[str(task)] = task
     return names
 
@@ -221,15 +209,11 @@ def _padded_sizes(signature: Signature, pad: Mapping[str, float]) -> frozenset[s
     for name, spec in inputs.items():
         for size in spec.varying:
             if size.name in padded and name not in pad:
-                raise SuperposeError(
-                    f"pad: input {name!r} has {size.name} too: give its padding as well"
-                )
+                raise SuperposeError(f"pad: input {name!r} has {size.name} too: pad it as well")
     for spec in signature.outputs if padded else ():
         if any(size.name is None for size in spec.varying):
-            raise SuperposeError(
-                f"pad: output {spec.name!r} has a size that is no input's, so what padding adds "
-                "to it cannot be taken away: serve without"
-            )
+            problem = f"output {spec.name!r} has a size that no input has, and cannot be cut"
+            raise SuperposeError(f"pad: {problem}: serve without")
     return padded
 
 
