@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import pytest
+
 from superpose.serving.fair_queue import FairQueue
 
 
@@ -34,11 +36,12 @@ def test_a_noisy_task_does_not_starve_the_others():
     assert sorted(job.task for job in queue.take(4)) == ["b", "c", "d", "noisy"]
 
 
-def test_fair_is_by_rows_not_by_requests():
+@pytest.mark.parametrize("limit", [16, 8])
+def test_fair_is_by_rows_not_by_requests(limit):
     queue = filled(*(Job("large", 8) for _ in range(20)), *(Job("small") for _ in range(40)))
     had = {"large": 0, "small": 0}
-    for _ in range(4):
-        for job in queue.take(16):
+    for _ in range(64 // limit):
+        for job in queue.take(limit):
             had[job.task] += job.rows
     assert had["small"] >= 24, had
     assert had["large"] >= 24, had

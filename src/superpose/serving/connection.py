@@ -7,7 +7,7 @@ gone.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -100,25 +100,16 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-async def cancel_if_gone(scope: dict[str, Any], work: Awaitable[R]) -> R:
+async def cancel_if_gone(scope: dict[str, Any], work: Coroutine[Any, Any, R]) -> R:
     """Await work; if the client disconnects, cancel it and raise `ClientGoneError`."""
-    current = asyncio.current_task()
-    assert current is not None
-    gone = False
-
-    def cancel() -> None:
-        nonlocal gone
-        gone = True
-        current.cancel()
-
+    task = asyncio.create_task(work)
     callbacks = scope.get(ON_DISCONNECT, [])
-    callbacks.append(cancel)
+    callbacks.append(task.cancel)
     try:
-        return await work
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        current.uncancel()
-        raise ClientGoneError from None
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise ClientGoneError
+        return task.result()
     finally:
-        callbacks.remove(cancel)
+        task.cancel()
+        callbacks.remove(task.cancel)

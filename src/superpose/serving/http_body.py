@@ -122,19 +122,12 @@ def inputs_of(request: Mapping[str, Any], binary: memoryview) -> dict[str, Tenso
     return tensors
 
 
-def binary_outputs(request: Mapping[str, Any]) -> tuple[list[str], Callable[[str], bool]]:
-    """Return the outputs that a request names, and which outputs it wants as bytes."""
-    default = parameters_of(request).get("binary_data_output", False)
-    forms = {
-        _name(output, "an output"): parameters_of(output).get("binary_data")
+def output_forms(request: Mapping[str, Any], default: Any) -> dict[str, Any]:
+    """Return the outputs that a request names, and of each whether it is wanted as bytes."""
+    return {
+        _name(output, "an output"): parameters_of(output).get("binary_data", default)
         for output in _objects(request, "outputs")
     }
-
-    def as_bytes(name: str) -> bool:
-        form = forms.get(name)
-        return (default if form is None else form) is True
-
-    return list(forms), as_bytes
 
 
 def _objects(request: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
@@ -158,15 +151,13 @@ def parameters_of(item: Mapping[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def encoded(
-    name: str, request_id: Any, answer: Answer, as_bytes: Callable[[str], bool]
-) -> Response:
-    """Return the response with an answer: JSON, and after it the outputs that are bytes."""
+def encoded(name: str, request_id: Any, answer: Answer, binary: set[str]) -> Response:
+    """Return the response with an answer: JSON, and after it the bytes of `binary` outputs."""
     outputs, parts = [], []
     for output, tensor in answer.outputs.items():
         item: dict[str, Any]
         item = {"name": output, "datatype": tensor.datatype, "shape": tensor.shape}
-        if as_bytes(output):
+        if output in binary:
             parts.append(tensor.to_bytes())
             item["parameters"] = {"binary_data_size": len(parts[-1])}
         else:

@@ -5,7 +5,7 @@ Prometheus and the page read them as metrics, Triton's clients as statistics.
 
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -49,7 +49,7 @@ class Traffic:
 
     def __init__(self, waiting_rows: Callable[[], int], most_labels: int = 200) -> None:
         self.most_labels = most_labels
-        self.tasks = {UNKNOWN: TaskCounts()}
+        self.tasks = defaultdict(TaskCounts, {UNKNOWN: TaskCounts()})
         self.batches: Counter[int] = Counter()  # by rows
         self.changes = Counter(done=0, failed=0)
         self._waiting_rows = waiting_rows
@@ -57,7 +57,7 @@ class Traffic:
         self._registry.register(self)
 
     def succeeded(self, task: str, rows: int, ns: int, results: Iterable[Result]) -> None:
-        counts = self.tasks.setdefault(task, TaskCounts())
+        counts = self.tasks[task]
         counts.last_inference = time.time_ns() // 1_000_000
         counts.rows += rows
         counts.counts["success"] += 1
@@ -70,7 +70,7 @@ class Traffic:
 
     def failed(self, task: str, status: int, ns: int) -> None:
         """Count a request that was refused."""
-        counts = self.tasks.setdefault(task, TaskCounts())
+        counts = self.tasks[task]
         counts.errors[status] += 1
         counts.counts["fail"] += 1
         counts.ns["fail"] += ns
@@ -106,12 +106,13 @@ class Traffic:
         text = "From a request that was read to its answer."
         latency = HistogramMetricFamily("superpose_latency_seconds", text, labels=["task"])
         for label, counts in self._labelled().items():
-            requests.add_metric([label], counts.counts["success"])
-            rows.add_metric([label], counts.rows)
-            buckets = _buckets(LATENCIES, counts.latencies)
-            latency.add_metric([label], buckets, counts.ns["success"] / 1e9)
             for status, count in counts.errors.items():
                 errors.add_metric([label, str(status)], count)
+            if label != UNKNOWN:
+                requests.add_metric([label], counts.counts["success"])
+                rows.add_metric([label], counts.rows)
+                buckets = _buckets(LATENCIES, counts.latencies)
+                latency.add_metric([label], buckets, counts.ns["success"] / 1e9)
         sizes: Counter[int] = Counter()
         batches = self.batches.copy()  # the model's thread goes on
         for size, count in batches.items():

@@ -13,11 +13,11 @@ from superpose.serving.http_body import (
     Receive,
     Response,
     Scope,
-    binary_outputs,
     encoded,
     header,
     inputs_of,
     json_response,
+    output_forms,
     parameters_of,
     refusal,
     split,
@@ -68,9 +68,8 @@ class Application:
         except ClientGoneError:
             response = refusal(RequestError(499, "the client is gone"))
         except Exception as error:
-            await _send(
-                refusal(RequestError(500, f"the server failed: {type(error).__name__}")), send
-            )
+            response = refusal(RequestError(500, f"the server failed: {type(error).__name__}"))
+            await _send(response, send)
             raise  # the server logs it
         await _send(response, send)
 
@@ -117,7 +116,7 @@ class Application:
             case ["v2", "health", "live"]:
                 response = json_response({"live": True})
             case ["v2", "health", "ready"]:
-                ready = service.ready()
+                ready = not service.stopping
                 response = json_response({"ready": ready}, 200 if ready else 503)
             case ["v2", "models", "stats"]:
                 response = json_response(service.statistics())
@@ -142,12 +141,14 @@ class Application:
                 request, binary = split(content, header(scope, JSON_LENGTH))
                 inputs = inputs_of(request, binary)
                 parameters = parameters_of(request)
-                outputs, as_bytes = binary_outputs(request)
+                default = parameters.get("binary_data_output", False)
+                forms = output_forms(request, default)
             work = self._service.infer(
-                name, inputs, version=version, parameters=parameters, outputs=outputs
+                name, inputs, version=version, parameters=parameters, outputs=list(forms)
             )
             answer = await cancel_if_gone(scope, work)
-        return encoded(name, request.get("id"), answer, as_bytes)
+        binary_outputs = {name for name in answer.outputs if forms.get(name, default) is True}
+        return encoded(name, request.get("id"), answer, binary_outputs)
 
     async def _post(self, post: Post, scope: Scope, receive: Receive) -> Response:
         try:

@@ -25,14 +25,9 @@ CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 CONTENTS = {
-    "BOOL": "bool_contents",
+    **{name: f"{name.lower()}_contents" for name in ("BOOL", "INT64", "FP32", "FP64")},
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
     "UINT8": "uint_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
 }
 STREAMED = 64  # requests of one stream that run at a time
 CALLS_PER_BODY = 64
@@ -155,7 +150,7 @@ def _model_ready(service: Service, request: Any) -> dict[str, Any]:
 
 _ANSWERS: dict[str, Callable[[Service, Any], dict[str, Any]]] = {
     "ServerLive": lambda service, request: {"live": True},
-    "ServerReady": lambda service, request: {"ready": service.ready()},
+    "ServerReady": lambda service, request: {"ready": not service.stopping},
     "ModelReady": _model_ready,
     "ServerMetadata": lambda service, request: service.server_metadata(),
     "ModelMetadata": lambda service, request: service.model_metadata(request.name, request.version),

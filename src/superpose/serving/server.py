@@ -53,6 +53,7 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
+        self._when_started: Callable[[], None] = lambda: None
         self._failure: BaseException | None = None
         config = uvicorn.Config(
             Application(service, self._tokens, self._lifespan, posts),
@@ -79,7 +80,7 @@ class Server:
 
         Raises `SuperposeError` if the port for gRPC is taken.
         """
-        self._uvicorn.when_started = started
+        self._when_started = started
         if threading.current_thread() is threading.main_thread():  # the process is the server's
             gc.collect()
             gc.freeze()  # a search of all modules for garbage would hold up all requests
@@ -128,6 +129,8 @@ class Server:
                 except SuperposeError as error:  # raised by `run`: uvicorn would print a traceback
                     self._failure = error
                     self.stop()
+            if self._failure is None:
+                self._when_started()  # the socket listens already: requests wait in its backlog
             try:
                 yield
             finally:
@@ -152,12 +155,6 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
-        self.when_started: Callable[[], None] = lambda: None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if not self.should_exit:
-            self.when_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.stopping = True
@@ -181,6 +178,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(MAX_CONNECTIONS)
     except OSError as error:
         listener.close()
         raise SuperposeError(f"{host}:{port} cannot be listened on: {error.strerror}") from error

@@ -124,10 +124,6 @@ class Service:
             self._count_failure(name, error.status, start)
             raise
 
-    def ready(self) -> bool:
-        """Tell whether the server accepts requests."""
-        return not self.stopping
-
     def server_metadata(self) -> dict[str, Any]:
         """Return the server's name, version and extensions."""
         version = installed_version("superpose")

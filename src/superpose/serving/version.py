@@ -67,6 +67,7 @@ class Version:
     def __init__(self, model: Superposed, digest: str, options: Options) -> None:
         self.model = model.eval().to(options.device)
         self.digest = digest
+        self.name = digest[:16]  # of the version, in the protocol
         self.device = torch.device(options.device)
         self.pad = dict(options.pad)
         self.tasks = _by_protocol_name(model.tasks)
@@ -76,11 +77,6 @@ class Version:
         self.outputs = [spec.name for spec in self.signature.outputs]
         self.padded = _padded_sizes(self.signature, self.pad)
         self._try_mixed_batch()
-
-    @property
-    def name(self) -> str:
-        """The version in the protocol: the first digits of the file's digest."""
-        return self.digest[:16]
 
     def chunks(self, task: str, inputs: dict[str, TensorData], max_rows: int) -> list[Chunk]:
         """Check a request's inputs and split them into chunks of `max_rows` at most."""
