@@ -102,14 +102,14 @@ class Connection(HttpToolsProtocol):
 
 async def cancel_if_gone(scope: dict[str, Any], work: Coroutine[Any, Any, R]) -> R:
     """Await work; if the client disconnects, cancel it and raise `ClientGoneError`."""
-    task = asyncio.create_task(work)
+    task, current = asyncio.create_task(work), asyncio.current_task()
     callbacks = scope.get(ON_DISCONNECT, [])
     callbacks.append(task.cancel)
     try:
-        await asyncio.wait([task])
-        if task.cancelled():
-            raise ClientGoneError
-        return task.result()
+        return await task
+    except asyncio.CancelledError:
+        if current is not None and current.cancelling():  # by the server, not by the client
+            raise
+        raise ClientGoneError from None
     finally:
-        task.cancel()
         callbacks.remove(task.cancel)

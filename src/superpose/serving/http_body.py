@@ -1,8 +1,7 @@
 """Bodies of HTTP requests and responses: JSON, and the raw bytes of tensors after it."""
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -32,9 +31,8 @@ class Bodies:
         self._limits = limits
         self._bytes = 0
 
-    @asynccontextmanager
-    async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
-        """Read a body, whose bytes are counted until the end of the `with` block.
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """Read a body, whose bytes are counted until `release`.
 
         Raises `RequestError` 413, 415 or 429. `Connection` limits the time.
         """
@@ -60,14 +58,19 @@ class Bodies:
                     raise too_large
                 if self._bytes > self._limits.bodies_bytes:
                     raise RequestError(429, "too many bytes of requests wait: try again later", 1)
-            yield b"".join(chunks)
-        finally:
+        except BaseException:
             self._bytes -= size
+            raise
+        return b"".join(chunks)
+
+    def release(self, content: bytes) -> None:
+        self._bytes -= len(content)
 
     async def read_json(self, scope: Scope, receive: Receive) -> dict[str, Any]:
         """Read a JSON object; no body is an empty one."""
-        async with self.read(scope, receive) as content:
-            return json_object(content or b"{}")
+        content = await self.read(scope, receive)
+        self.release(content)
+        return json_object(content or b"{}")
 
 
 def header(scope: Scope, name: bytes) -> str | None:

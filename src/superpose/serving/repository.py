@@ -39,7 +39,6 @@ class Repository:
         self._changing = Lock()
         if not self.file.is_file():
             raise SuperposeError(f"{self.file}: there is no such file")
-        self._seen = _fingerprint(self.file)
         self.version = self._read()
 
     def find(self, name: str, version: str = "") -> tuple[Version, str | None]:
@@ -78,11 +77,9 @@ class Repository:
 
     def reload_if_changed(self) -> bool:
         """Read the file again if it is another one than last time; return whether it was read."""
-        seen = _fingerprint(self.file)
-        if seen is None or seen == self._seen:
-            return False
         with self._changing:
-            self._seen = seen  # a file that cannot be loaded is tried once
+            if _fingerprint(self.file) in (None, self._seen):
+                return False
             self._reload()
         return True
 
@@ -98,9 +95,9 @@ class Repository:
         self.unloaded &= {self.name, *self.version.tasks}
 
     def _read(self) -> Version:
-        before = _fingerprint(self.file)
+        self._seen = _fingerprint(self.file)  # first: a file that cannot be loaded is tried once
         version = Version(load(self.file, self._make()), digest_of(self.file), self._options)
-        if _fingerprint(self.file) != before:
+        if _fingerprint(self.file) != self._seen:
             raise SuperposeError(f"{self.file.name} was changed while it was read: try again")
         if self.name in version.tasks:
             problem = f"the whole model and a task are both called {self.name!r}"

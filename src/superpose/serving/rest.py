@@ -1,7 +1,7 @@
 """The Open Inference Protocol v2 over HTTP, as an ASGI application."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, unquote
@@ -74,9 +74,8 @@ class Application:
         await _send(response, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        async with AsyncExitStack() as stack:
-            await receive()
-            await stack.enter_async_context(self._lifespan())
+        await receive()
+        async with self._lifespan():
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
@@ -135,9 +134,10 @@ class Application:
         return response
 
     async def _infer(self, name: str, version: str, scope: Scope, receive: Receive) -> Response:
-        async with AsyncExitStack() as held:
+        content = b""
+        try:
             with self._service.counting_errors(name):
-                content = await held.enter_async_context(self._bodies.read(scope, receive))
+                content = await self._bodies.read(scope, receive)
                 request, binary = split(content, header(scope, JSON_LENGTH))
                 inputs = inputs_of(request, binary)
                 parameters = parameters_of(request)
@@ -147,6 +147,8 @@ class Application:
                 name, inputs, version=version, parameters=parameters, outputs=list(forms)
             )
             answer = await cancel_if_gone(scope, work)
+        finally:
+            self._bodies.release(content)
         binary_outputs = {name for name in answer.outputs if forms.get(name, default) is True}
         return encoded(name, request.get("id"), answer, binary_outputs)
 
