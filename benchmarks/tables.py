@@ -401,38 +401,6 @@ def serving() -> str:
     return "\n".join(lines)
 
 
-def serving_costs() -> str:
-    """The processor's time of a request, of the server and of the clients."""
-    found = json.loads((ROOT / "results/serving/speed.json").read_text())["served"]
-    columns = {
-        "server_us": "server, µs",
-        "loop_us": "event loop",
-        "model_us": "model",
-        "batch_rows": "rows a batch",
-        "clients_us": "clients, µs",
-    }
-    shown = {name: title for name, title in columns.items() if name in found[0]}
-    lines = [f"| served | tasks | {' | '.join(shown.values())} |", "|---" * (2 + len(shown)) + "|"]
-    for row in found:
-        if row["clients"] == 32:
-            tasks = "–" if row["kind"] in ("route", "reading") else row["tasks"]
-            costs = (f"{max(row[name]['median'], 0):,.0f}" for name in shown)
-            lines.append(f"| `{row['kind']}` | {tasks} | {' | '.join(costs)} |")
-    return "\n".join(lines)
-
-
-def serving_parts() -> str:
-    """Where the processor's time of a request goes."""
-    found = json.loads((ROOT / "results/serving/speed.json").read_text()).get("a request, us")
-    if found is None:
-        return "Not measured yet."
-    lines = ["| part of a request | µs | spread |", "|---|---|---|"]
-    for part, cost in found.items():
-        spread = f"{cost['min']:.0f}–{cost['max']:.0f}"
-        lines.append(f"| {part} | {cost['median']:.0f} | {spread} |")
-    return "\n".join(lines)
-
-
 def serving_ratios() -> str:
     """What is compared with what, beside its goal."""
     found = json.loads((ROOT / "results/serving/speed.json").read_text())
@@ -488,8 +456,6 @@ def _plain(value: Any) -> str:
 TABLES = {
     "serving": serving,
     "serving ratios": serving_ratios,
-    "serving costs": serving_costs,
-    "serving parts": serving_parts,
     "faults": faults,
     "speed": speed,
     "first use": first_use,
