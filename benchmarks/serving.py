@@ -42,8 +42,8 @@ import tyro
 from torch import Tensor, nn
 
 import superpose as sp
-from superpose.lab import MLP
 from superpose.serving.replicas import Replicas
+from superpose_lab.networks import MLP
 
 INPUTS, UNITS, CLASSES = 784, 1024, 10
 CLIENTS = (1, 8, 32, 128)

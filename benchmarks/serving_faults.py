@@ -32,6 +32,7 @@ import tyro
 from safetensors.torch import save_file
 
 import superpose as sp
+from superpose_lab.networks import MLP
 
 SIZES = {"inputs": 64, "units": 256, "classes": 10}
 TOKEN = "control"
@@ -40,7 +41,7 @@ ATOL = 1e-3
 
 
 def make() -> Any:
-    return sp.lab.MLP(**SIZES)
+    return MLP(**SIZES)
 
 
 class Known:
@@ -68,7 +69,7 @@ class Running:
     def __init__(self, known: Known, *words: str, python: str = sys.executable) -> None:
         file = known.folder / "many.safetensors"
         command = [python, "-m", "superpose", "serve", str(file), "--json"]
-        net = ["--net", "superpose.lab:MLP", "--net-args", json.dumps(SIZES)]
+        net = ["--net", "superpose_lab.networks:MLP", "--net-args", json.dumps(SIZES)]
         ports = ["--port", "0", "--grpc-port", "-1"]
         token = ["--control-token-file", str(known.folder / "token")]
         self.process = subprocess.Popen(

@@ -4,11 +4,12 @@ import torch
 from checks import TASKS, randomise_private, rows_one_by_one
 
 import superpose as sp
+from superpose_lab.networks import ResNet18
 
 
 def test_the_papers_resnet():
     torch.manual_seed(0)
-    net = sp.lab.ResNet18(width=4)
+    net = ResNet18(width=4)
     model = sp.superpose(net, tasks=3, private="none", skip=["stem"])
     x = torch.randn(4, 3, 32, 32)
     assert "stem.weight" in model.summary().shared

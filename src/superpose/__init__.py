@@ -6,7 +6,7 @@ from superpose.errors import SuperposeError
 from superpose.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from superpose import contexts, lab, learning, nn, packing, recognition, serving
+    from superpose import contexts, learning, nn, packing, recognition, serving
     from superpose.analysis import crosstalk, plan
     from superpose.checkpoint import load, save
     from superpose.export import exportable
@@ -21,7 +21,6 @@ __all__ = [
     "contexts",
     "crosstalk",
     "exportable",
-    "lab",
     "learning",
     "load",
     "nn",
@@ -49,7 +48,6 @@ _public = on_first_use(
         "contexts": "superpose.contexts",
         "crosstalk": "superpose.analysis",
         "exportable": "superpose.export",
-        "lab": "superpose.lab",
         "learning": "superpose.learning",
         "load": "superpose.checkpoint",
         "nn": "superpose.nn",

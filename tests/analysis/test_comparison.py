@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import correlated, inputs, nets, wide
+from networks import MLP, correlated, inputs, nets, wide
 from packing.problems import fitted
 from torch import nn
 
@@ -31,7 +31,7 @@ def test_solve_is_predicted_to_ten_percent(family, bias):
 @pytest.mark.parametrize("method", ["sum", "delta"])
 def test_sums_are_predicted_to_ten_percent(family, method):
     torch.manual_seed(0)
-    models = {name: sp.lab.MLP(256, 256, 32) for name in "abcde"}
+    models = {name: MLP(256, 256, 32) for name in "abcde"}
     x = {name: torch.randn(128, 256) for name in models}
     packed = sp.pack(models, family, method=method)
     for layer in sp.crosstalk(packed, models, x).layers:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from networks import cnn, correlated, wide
+from networks import MLP, cnn, correlated, wide
 from torch import nn
 
 import superpose as sp
@@ -33,7 +33,7 @@ def test_a_plan_is_what_packing_then_does():
 
 
 def test_a_plan_counts_bytes_and_names_the_bottleneck():
-    net = sp.lab.MLP(64, 32, 4, bias=True)
+    net = MLP(64, 32, 4, bias=True)
     planned = sp.plan(net, tasks=10, rank=20)
     assert [layer.inputs for layer in planned.layers] == [64, 32, 32]
     assert planned.layers[0].noise < planned.layers[1].noise

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import tyro
 
-from superpose.lab.experiments.jobs import Job, run
-from superpose.lab.experiments.settings import Settings
 from superpose.learning import Quiet
 from superpose.learning.run_directory import read_checkpoint
+from superpose_lab.experiments.jobs import Job, run
+from superpose_lab.experiments.settings import Settings
 
 SAME = ("metrics.jsonl", "result.json")
 

@@ -8,7 +8,7 @@ import pytest
 import reference
 import torch
 from checks import rows_one_by_one
-from networks import LAYERS, cnn, inputs, nets, wide
+from networks import LAYERS, MLP, cnn, inputs, nets, wide
 from packing.problems import Attending, error, fitted
 from torch import nn
 
@@ -236,7 +236,7 @@ def test_wrong_ranks_are_refused():
 
 @pytest.mark.parametrize("method", ["sum", "delta"])
 def test_a_part_that_was_trained_is_not_subtracted(method, tmp_path):
-    base = sp.lab.MLP(24, 32, 20)  # without biases: the parts alone tell models apart
+    base = MLP(24, 32, 20)  # without biases: the parts alone tell models apart
     models = fine_tunes(base, "abc", rank=3)
     packed = sp.pack(models, method=method, base=base, rank=2)
     with pytest.raises(sp.SuperposeError, match=r"model 'b': layers.* another model, or the pack"):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from networks import cnn, inputs, nets, wide
+from networks import MLP, cnn, inputs, nets, wide
 from packing.problems import Attending, error
 from torch import nn
 
@@ -32,7 +32,7 @@ def test_solve_is_exact_when_the_tasks_leave_room(family):
 
 
 def test_solve_without_contexts_cannot_tell_the_models_apart():
-    models = nets(lambda: sp.lab.MLP(48, 64, 5))
+    models = nets(lambda: MLP(48, 64, 5))
     shared = inputs("a")["a"]
     x = dict.fromkeys(models, shared)
     packed = sp.pack(models, "identity", calibration=x)

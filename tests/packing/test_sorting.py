@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from networks import inputs, mlp, nets
+from networks import MLP, inputs, mlp, nets
 from packing.problems import Attending, error, every_method, fitted
 from torch import nn
 
@@ -90,7 +90,7 @@ def spoiled(value):
         ({"": mlp()}, {}, "cannot name a task"),
         ({"a": mlp(), "b": mlp(bias=False)}, {}, r"'b' has no layers.1.bias: .* one architecture"),
         ({"a": mlp(bias=False), "b": mlp()}, {}, r"'b' has another tensor, layers.1.bias"),
-        ({"a": mlp(), "b": sp.lab.MLP(12, 20, 5, bias=True)}, {}, r"\(20, 12\) .* \(16, 12\)"),
+        ({"a": mlp(), "b": MLP(12, 20, 5, bias=True)}, {}, r"\(20, 12\) .* \(16, 12\)"),
         ({"a": mlp(), "b": mlp().double()}, {}, "float64, and .* float32 in the others"),
         ({"a": spoiled(float("nan"))}, {}, r"'a': layers.1.weight holds numbers that are not fin"),
         ({"a": spoiled(float("inf"))}, {}, "not finite"),
@@ -119,7 +119,7 @@ def spoiled(value):
         ({"a": mlp()}, {"calibration": {"a": torch.ones(4, 7)}}, "fails on the inputs .* mat1"),
         ({"a": nn.Sequential(nn.LSTM(4, 4))}, {"calibration": {"a": torch.ones(2, 3, 4)}},
          "LSTM '0' is not one linear map, .*: name it in private_layers"),
-        ({"a": mlp()}, {"method": "delta", "base": sp.lab.MLP(12, 20, 5)}, "the base has no"),
+        ({"a": mlp()}, {"method": "delta", "base": MLP(12, 20, 5)}, "the base has no"),
         ({"a": mlp()}, {"base": True}, "base is a bool: give the network that the models were"),
         ({"a": mlp()}, {"base": mlp().state_dict()}, "base is a OrderedDict: .* load_state_dict"),
         ({"a": mlp()}, {"base": Scaled}, "base is the class Scaled: give the network"),

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import torch
+from networks import MLP
 
 import superpose as sp
 from superpose.serving import Limits, Repository, Server, Service, Tokens
@@ -20,7 +21,7 @@ CONTROL = {"authorization": "Bearer secret"}
 
 
 def make():
-    return sp.lab.MLP(INPUTS, 32, OUTPUTS, bias=True)
+    return MLP(INPUTS, 32, OUTPUTS, bias=True)
 
 
 def model(tasks=TASKS, seed=0):

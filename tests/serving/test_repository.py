@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from networks import MLP
 from safetensors.torch import save_file
 from serving.served import (
     CONTROL,
@@ -151,7 +152,7 @@ def test_a_load_that_fails_leaves_the_old_one(many, tmp_path, x):
         before = infer(server, "cats", x).json["model_version"]
         (tmp_path / "bad.safetensors").write_bytes(b"not a file")
         save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
-        sp.save(sp.superpose(sp.lab.MLP(8, 8, 2), tasks=["z"]), tmp_path / "small.safetensors")
+        sp.save(sp.superpose(MLP(8, 8, 2), tasks=["z"]), tmp_path / "small.safetensors")
         for file in ("bad", "other", "small"):
             reply = change(server, "load", "many", file=f"{file}.safetensors")
             assert reply.status == 409, file
