@@ -18,7 +18,7 @@ def at_least_one(**counts: int) -> None:
 
 
 def installed(module: str) -> bool:
-    """Tell whether a module can be imported, without importing it."""
+    """Check that a module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):

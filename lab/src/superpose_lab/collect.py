@@ -43,13 +43,13 @@ def lines_below(folder: Path) -> Iterator[tuple[str, Line]]:
     """The experiment and the line of everything that is known below a folder."""
     for path in sorted(folder.rglob("*.json")):
         if path.name == "result.json" and (path.parent / "config.json").exists():
-            found = line_of(path.parent)
+            line = line_of(path.parent)
         elif path.name not in RUN_FILES:
-            found = _measures(path)
+            line = _measures(path)
         else:
             continue
-        if found is not None:
-            yield found
+        if line is not None:
+            yield line
 
 
 RUN_FILES = ("config.json", "result.json", "timings.json", "storage.json", "protocol.json")

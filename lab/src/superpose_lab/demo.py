@@ -20,10 +20,7 @@ METHODS: dict[str, dict[str, Any]] = {  # the slowest first, so that no core wai
     "standard": {"method": "standard"},
 }
 """Our recipe, the paper's method, and the plain network; their settings."""
-IMAGES = {
-    "mnist": "the 28 × 28 digits of MNIST",
-    "digits": "the 8 × 8 digits of scikit-learn",
-}
+IMAGES = {"mnist": "the 28 × 28 digits of MNIST", "digits": "the 8 × 8 digits of scikit-learn"}
 
 
 def choose(data_dir: Path | None) -> tuple[str, str]:

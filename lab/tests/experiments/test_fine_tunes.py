@@ -156,7 +156,7 @@ def test_rounding_keeps_each_row_within_half_a_step_and_leaves_the_model_alone()
 
 
 def test_adapters_in_eight_bits_are_counted_with_their_scales():
-    made = round_weights(Adapted(network(), 1, rank=2, own=["head"]), 8)
+    made = round_weights(Adapted(network(), 1, rank=2, private=["head"]), 8)
     assert made is not None
     numbers, scales = 2 * (5 + 16 + 16 + 16) + 2 * 16, 4 * 2 + 2
     assert made[1] == 3 * numbers - 4 * scales

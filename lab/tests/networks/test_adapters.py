@@ -84,7 +84,7 @@ def test_norms_that_are_frozen_stay_and_cost_nothing():
 
 
 def test_own_layers_have_no_adapter_and_belong_to_the_task():
-    names = [name for name, _ in Adapted(network(), 2, rank=1, own=["7"]).named_of(0)]
+    names = [name for name, _ in Adapted(network(), 2, rank=1, private=["7"]).named_of(0)]
     assert "7.weight" in names
     assert not any(name.startswith("7.") and name.endswith((".a", ".b")) for name in names)
 

@@ -27,7 +27,7 @@ class Common:
     json: Flag = False
     """Print the result as JSON and nothing else."""
 
-    def tell(self, facts: object, text: object) -> None:
+    def show(self, facts: object, text: object) -> None:
         """Print facts as JSON, or text for a person."""
         from rich.console import Console
 
@@ -39,7 +39,7 @@ class Common:
 
 @dataclass(frozen=True, kw_only=True)
 class List(Common):
-    """List the data sets, and tell which are downloaded.
+    """List the data sets, and which are downloaded.
 
     Example: superpose-lab data list
     """
@@ -61,7 +61,7 @@ class List(Common):
             facts.append({**fact, "train": train, "test": test, "here": here})
             shape, answer = "×".join(map(str, entry.shape)), "yes" if here else "no"
             table.add_row(entry.name, shape, *map(str, (entry.classes, train, test)), answer)
-        self.tell(facts, table)
+        self.show(facts, table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +103,9 @@ class Where(Common):
         """Print one path."""
         from superpose_lab.data import directory
 
-        found = directory(self.data_dir)
-        path = str(found.path.absolute())
-        self.tell({"data_dir": path, "chosen_by": found.chosen_by}, path)
+        chosen = directory(self.data_dir)
+        path = str(chosen.path.absolute())
+        self.show({"data_dir": path, "chosen_by": chosen.chosen_by}, path)
 
 
 @configure(OmitSubcommandPrefixes, FlagCreatePairsOff)

@@ -205,12 +205,6 @@ CATALOGUE = {
             decode=records,
             places=(_tar_site("cifar-100-binary.tar.gz", CIFAR100),),
         ),
-        Entry(
-            name="digits",
-            kind="grey",
-            shape=(1, 8, 8),
-            classes=10,
-            counts=(1437, 360),
-        ),
+        Entry(name="digits", kind="grey", shape=(1, 8, 8), classes=10, counts=(1437, 360)),
     )
 }

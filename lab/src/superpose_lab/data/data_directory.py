@@ -9,7 +9,7 @@ VARIABLE = "SUPERPOSE_DATA"
 
 
 class Directory(NamedTuple):
-    """Where data sets live, and what said so."""
+    """The data directory, and the setting that it came from."""
 
     path: Path
     chosen_by: str

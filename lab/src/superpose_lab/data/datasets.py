@@ -105,7 +105,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
 
 
 def present(entry: Entry, root: Path) -> bool:
-    """Tell whether all files are there; whether they are whole is checked when they are loaded."""
+    """Check that all files are there; they are verified when they are loaded."""
     return all((root / file.path).is_file() for file in entry.files)
 
 
@@ -137,9 +137,9 @@ def _digits() -> Dataset:
     """Take scikit-learn's 8 × 8 digits, 0 … 16 stretched to 0 … 255; the last fifth is the test."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    images = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]
-    labels = found.target.astype(np.int64)
+    digits = load_digits()
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
+    labels = digits.target.astype(np.int64)
     count = CATALOGUE["digits"].counts[0]
     train = LabelledImages(images[:count], labels[:count])
     test = LabelledImages(images[count:], labels[count:])

@@ -1,4 +1,4 @@
-"""How the files of a data set are found in what a place offers, one function a kind of offer."""
+"""Take the files of a data set out of downloads: archives, tables, pictures, weights."""
 
 import io
 import json
@@ -69,14 +69,14 @@ def png_strips(
 
     def extract(paths: list[Path]) -> Contents:
         path = _only(paths)
-        found = dict(tar_gz(path, wanted))
+        members_of = dict(tar_gz(path, wanted))
         with reading(path):
             for names, split in zip((train, test), labels, strict=True):
-                answers = json.loads(found[split])
+                answers = json.loads(members_of[split])
                 share = len(answers) // len(names)
                 for number, (name, file) in enumerate(names.items()):
                     part = answers[number * share : (number + 1) * share]
-                    yield file.path, strip_records(found.pop(name), part)
+                    yield file.path, strip_records(members_of.pop(name), part)
 
     return extract
 

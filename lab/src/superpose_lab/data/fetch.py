@@ -32,15 +32,15 @@ class Holding(Protocol):
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
 
     @property
     def files(self) -> tuple[File, ...]:
-        """What belongs into the data directory."""
+        """The files that belong into the data directory."""
 
     @property
     def places(self) -> tuple[Web | Package, ...]:
-        """Where it can be had."""
+        """The places that have it."""
 
     @property
     def official(self) -> Web | None:
@@ -56,7 +56,7 @@ def fetch(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | No
 
 
 def bring(entry: Holding, root: Path) -> str | None:
-    """What `fetch` does, for anything that has files and places."""
+    """Fetch anything that has files and places, as `fetch` does."""
     lacking = [file for file in entry.files if not _whole(file, root)]
     if not lacking:
         return None

@@ -1,4 +1,4 @@
-"""A file of the data directory, and how it is told from a damaged one."""
+"""A file of the data directory, verified by its SHA-256."""
 
 import hashlib
 from collections.abc import Callable

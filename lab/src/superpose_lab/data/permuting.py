@@ -1,4 +1,4 @@
-"""Permuted pixels: each task shuffles the pixels of all images in its own way."""
+"""Permuted pixels: each task shuffles the pixels of all images in another way."""
 
 import math
 from dataclasses import dataclass

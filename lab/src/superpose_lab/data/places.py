@@ -32,7 +32,7 @@ class Place(Protocol):
 
     @property
     def name(self) -> str:
-        """How messages call this place."""
+        """The name of this place in messages."""
 
     def files(self, folder: Path, report: Report) -> Contents:
         """Yield each file; raise `UnusableError` or `OSError` when that cannot be done."""
@@ -78,7 +78,7 @@ class ByHand:
 
     @property
     def paths(self) -> list[Path]:
-        """Where the downloads belong."""
+        """The paths of the downloads."""
         return [self.root / self.web.by_hand / download for download in self.web.downloads]
 
     def files(self, folder: Path, report: Report) -> Contents:

@@ -1,4 +1,4 @@
-"""Where streams draw from: the images of some classes, on a device, in an order for each epoch."""
+"""The images of some classes, on a device, shuffled anew in each epoch."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 class Pool:
     """Images (N, C, H, W) `uint8` of `classes` and their labels, counted from 0.
 
-    `number` tells the pools of one stream apart: each has its own orders.
+    `number` is that of the pool within its stream: each is shuffled in another way.
     """
 
     def __init__(

@@ -289,8 +289,9 @@ def chosen_method(settings: FineTunes, private_layers: list[str]) -> Method:
     if settings.method == "lora":
 
         def adapted(net: nn.Module, count: int, seed: int) -> Adapted:
-            own = [*private_layers, *small_layers(net, settings.min_inputs or 0)]
-            return Adapted(net, count, settings.rank, own=own, small=settings.small, seed=seed)
+            private = [*private_layers, *small_layers(net, settings.min_inputs or 0)]
+            options: dict[str, Any] = {"small": settings.small, "seed": seed}
+            return Adapted(net, count, settings.rank, private=private, **options)
 
         return Method("lora", adapted, "task")
     options: dict[str, Any] = {"private_layers": private_layers} | json.loads(settings.options)

@@ -1,4 +1,4 @@
-"""What an experiment is: a stream, a network, and the settings the paper used."""
+"""Experiments: a stream, a network, and the settings that the paper used."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Settings:
     learnable: Flag = False
     """Train the contexts too."""
     tasks_found: Flag = False
-    """Do not tell the network which task it sees: it finds tasks in training and in tests."""
+    """Do not name the tasks: the network recognises them in training and in tests."""
     evaluate_every: Annotated[int | None, unset("INT", "500; rotating 100; icifar 5000")] = None
     """Steps between tests of the first and the current task."""
     matrix: Literal["auto", "full", "ends"] = "auto"
@@ -143,7 +143,7 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """What the settings of one experiment are when they are left out, and what they make."""
+    """One experiment: its defaults, its stream and its network."""
 
     dataset: str
     tasks: int
@@ -156,29 +156,29 @@ class Experiment:
 
     def complete(self, given: Settings) -> Complete:
         """Fill in what was left out."""
-        found = {field.name: getattr(given, field.name) for field in fields(Settings)}
-        left_out = [name for name, value in found.items() if value is None and hasattr(self, name)]
-        complete = Complete(**found | {name: getattr(self, name) for name in left_out})
+        values = {field.name: getattr(given, field.name) for field in fields(Settings)}
+        left_out = [name for name, value in values.items() if value is None and hasattr(self, name)]
+        complete = Complete(**values | {name: getattr(self, name) for name in left_out})
         at_least_one(**{name: getattr(complete, name) for name in COUNTS})
         for name in self.has_no:
-            if found[name] != getattr(Settings, name):
+            if values[name] != getattr(Settings, name):
                 raise SuperposeError(
-                    f"{name}={found[name]}: {given.experiment} has no {name}; leave it out"
+                    f"{name}={values[name]}: {given.experiment} has no {name}; leave it out"
                 )
         if not complete.gain > 0:
             raise SuperposeError(f"gain={complete.gain}: must be above 0")
         return complete
 
     def layers(self, settings: Complete) -> dict[str, Any]:
-        """What `superpose` is told of the layers of the network."""
-        own = {
+        """The options of `superpose` about layers."""
+        options = {
             "private": settings.private,
             "centre": None if settings.centre == "none" else settings.centre,
             "min_inputs": settings.min_inputs,
             "rank": settings.rank,
         }
         stem = {} if "stem" in self.has_no else STEM[settings.stem] | {"conv": settings.conv}
-        return own | stem
+        return options | stem
 
 
 def spelled(words: list[str], given: dict[str, Any], plain: dict[str, Any]) -> str:

@@ -63,7 +63,7 @@ def _bar(axes: Any, place: float, row: Row) -> None:
 
 
 def _degrees(axes: Any, turns: dict[str, dict[str, int]]) -> None:
-    """How far off the recognised tasks are."""
+    """Draw the degrees between recognised and right tasks."""
     for counts in turns.values():
         total = sum(counts.values())
         at = [int(degrees) for degrees in counts]

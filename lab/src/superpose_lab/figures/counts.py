@@ -62,7 +62,7 @@ def _counted(family: str, m: int, n: int) -> dict[str, int]:
     layer = nn.Sequential(nn.Linear(m, n, bias=False))
     cost = superpose(layer, family, tasks=3, private="none").cost()
     before = superpose(layer, family, tasks=2, private="none").cost()
-    if family == "identity":  # nothing tells models apart, so another one needs weights of its own
+    if family == "identity":  # without contexts, another model needs its weights
         more = cost.separate - before.separate
         return {"counted": cost.plain, "counted_more": more, "stored_more": more}
     return {

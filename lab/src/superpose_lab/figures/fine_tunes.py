@@ -156,17 +156,19 @@ def points(runs: Sequence[Run]) -> list[Point]:
             seeds[run.seed] = run.first(tasks) if tasks < run.tasks else run
     gathered = []
     for (net, method, label, tasks), by_seed in grouped.items():
-        own = list(by_seed.values())
-        learned = [100 * fmean(run.learned) for run in own]
-        whole, said = own[0].bytes, own[0].words
-        end = [100 * fmean(run.end) for run in own]
+        seeds_of = list(by_seed.values())
+        learned = [100 * fmean(run.learned) for run in seeds_of]
+        whole, words_of = seeds_of[0].bytes, seeds_of[0].words
+        end = [100 * fmean(run.end) for run in seeds_of]
         gathered.append(
-            Point(net, method, label, said, tasks, learned, end, whole["total"], whole["network"])
+            Point(
+                net, method, label, words_of, tasks, learned, end, whole["total"], whole["network"]
+            )
         )
-        rounded = [100 * fmean(run.eight_bits) for run in own if run.eight_bits]
-        if rounded and own[0].eight_bits_total is not None:
-            total = own[0].eight_bits_total
-            names = (f"{label}{EIGHT}", f"{said}{EIGHT}")
+        rounded = [100 * fmean(run.eight_bits) for run in seeds_of if run.eight_bits]
+        if rounded and seeds_of[0].eight_bits_total is not None:
+            total = seeds_of[0].eight_bits_total
+            names = (f"{label}{EIGHT}", f"{words_of}{EIGHT}")
             gathered.append(
                 Point(net, method, *names, tasks, learned, rounded, total, whole["network"])
             )
@@ -185,11 +187,11 @@ def rival(point: Point, among: Iterable[Point]) -> Point | None:
     return min(able, key=lambda other: other.total, default=None)
 
 
-def table(found: Sequence[Point]) -> str:
+def table(gathered: Sequence[Point]) -> str:
     """All points, in markdown."""
-    rounded = {(p.problem, p.tasks, p.label): p for p in found if p.label.endswith(EIGHT)}
+    rounded = {(p.problem, p.tasks, p.label): p for p in gathered if p.label.endswith(EIGHT)}
     lines = []
-    for net in dict.fromkeys(point.problem for point in found):
+    for net in dict.fromkeys(point.problem for point in gathered):
         lines += [
             f"### {TITLES.get(net, net)}",
             "",
@@ -197,8 +199,10 @@ def table(found: Sequence[Point]) -> str:
             "| LoRA of these bytes or more | in 8 bits: at the end, networks | seeds |",
             "|---" * 8 + "|",
         ]
-        for point in (one for one in found if one.problem == net and not one.label.endswith(EIGHT)):
-            beside = rival(point, found) if point.method in OURS else None
+        for point in (
+            one for one in gathered if one.problem == net and not one.label.endswith(EIGHT)
+        ):
+            beside = rival(point, gathered) if point.method in OURS else None
             other = f"{beside.words.removeprefix('LoRA, ')}: {_mean(beside.end)}" if beside else ""
             small = rounded.get((point.problem, point.tasks, point.label + EIGHT))
             eight = f"{_mean(small.end)}, {small.total / small.network:.2f}" if small else ""
@@ -238,15 +242,17 @@ def draw(results: Path, fewest: int = 8) -> None:
         style.save(figure, results / "figures" / "fine-tunes.svg")
 
 
-def _panel(axes: Any, found: Sequence[Point]) -> None:
+def _panel(axes: Any, gathered: Sequence[Point]) -> None:
     """Accuracy against bytes; LoRA of growing rank is a line, and separate networks a bound."""
     axes.set(xlabel="bytes of all tasks, in networks", ylabel="accuracy at the end, %")
-    best = max(point.mean for point in found)
-    found = [point for point in found if point.mean > best - FAR and _is_best(point, found)]
-    spread = [point.total / point.network for point in found if point.method in ON_THE_PLANE]
+    best = max(point.mean for point in gathered)
+    gathered = [
+        point for point in gathered if point.mean > best - FAR and _is_best(point, gathered)
+    ]
+    spread = [point.total / point.network for point in gathered if point.method in ON_THE_PLANE]
     middle = (min(spread) + max(spread)) / 2
-    ours = [point.mean for point in found if point.method in OURS]
-    for point in found:
+    ours = [point.mean for point in gathered if point.method in OURS]
+    for point in gathered:
         colour, at = COLOURS[point.method], (point.total / point.network, point.mean)
         if point.method == "separate":
             axes.axhline(point.mean, color=colour, linestyle="--", linewidth=1)
@@ -261,7 +267,9 @@ def _panel(axes: Any, found: Sequence[Point]) -> None:
             edge, up = ("bottom", 2) if point.mean == max(ours) > min(ours) else ("top", -2)
             _label(axes, lines, at, (right, up), colour, ha=side, va=edge)
     for private, look in ((False, "-"), (True, ":")):
-        kind = [p for p in found if p.method == "lora" and p.words.endswith("private") is private]
+        kind = [
+            p for p in gathered if p.method == "lora" and p.words.endswith("private") is private
+        ]
         line = [(point.total / point.network, point.mean) for point in kind]
         places, means = [place for place, _ in line], [mean for _, mean in line]
         axes.plot(places, means, look, color=COLOURS["lora"], marker="s", markersize=4)
@@ -273,18 +281,13 @@ def _panel(axes: Any, found: Sequence[Point]) -> None:
 
 
 def _is_best(point: Point, among: Sequence[Point]) -> bool:
-    """Whether no other of ours keeps more in the same bytes."""
+    """True if no other of ours keeps more in the same bytes."""
     alike = (p for p in among if p.method == point.method and p.total == point.total)
     return point.method not in OURS or point.mean == max(p.mean for p in alike)
 
 
 def _label(
-    axes: Any,
-    text: str,
-    at: tuple[float, float],
-    beside: tuple[int, int],
-    colour: str,
-    **how: str,
+    axes: Any, text: str, at: tuple[float, float], beside: tuple[int, int], colour: str, **how: str
 ) -> None:
     axes.annotate(
         text, at, beside, textcoords="offset points", fontsize=7, color=colour, linespacing=1.1,

@@ -26,7 +26,7 @@ from superpose_lab.results import Results
 
 @dataclass(frozen=True)
 class Place:
-    """Where the results of a scale are, and its run directories."""
+    """The folders of a scale: results, pictures, run directories."""
 
     scale: Scale
     out: Path

@@ -203,18 +203,18 @@ def draw(table: Table) -> Any:
     for axes, key, other, at in ((over_m, "M", "K", middle), (over_k, "K", "M", fixed)):
         ends = []
         for offset, family in enumerate(FAMILIES):
-            own = [row for row in rows if row["family"] == family and row[other] == at]
+            these = [row for row in rows if row["family"] == family and row[other] == at]
             nudge = 1.02 ** (offset - len(FAMILIES) / 2)  # marks that fall together are all seen
-            xs = [row[key] for row in own]
-            axes.plot(xs, [row["variance_predicted"] for row in own], color=COLOURS[family], lw=1)
+            xs = [row[key] for row in these]
+            axes.plot(xs, [row["variance_predicted"] for row in these], color=COLOURS[family], lw=1)
             axes.scatter(
                 [x * nudge for x in xs],
-                [row["variance"] for row in own],
+                [row["variance"] for row in these],
                 color=COLOURS[family],
                 s=18,
                 zorder=3,
             )
-            ends.append((family, xs[-1], own[-1]["variance_predicted"], COLOURS[family]))
+            ends.append((family, xs[-1], these[-1]["variance_predicted"], COLOURS[family]))
         axes.set(xscale="log", yscale="log", xlabel=key)
         axes.set_xticks(xs, [str(x) for x in xs])
         axes.minorticks_off()
@@ -224,9 +224,9 @@ def draw(table: Table) -> Any:
     over_m.set_title(f"Variance over M, {middle} models")
     over_k.set_title(f"Variance over K, M = {fixed}")
     for number, family in enumerate(FAMILIES):
-        own = [row for row in rows if row["family"] == family]
-        for i, row in enumerate(own):
-            where = number + (i + 0.5) / len(own) * 0.7 - 0.35
+        these = [row for row in rows if row["family"] == family]
+        for i, row in enumerate(these):
+            where = number + (i + 0.5) / len(these) * 0.7 - 0.35
             bias.errorbar(
                 where,
                 row["bias"],
@@ -237,7 +237,7 @@ def draw(table: Table) -> Any:
                 lw=0.8,
             )
             bias.hlines(row["bias_predicted"], where - 0.03, where + 0.03, color="k", lw=1.4)
-        by_size = list({row["M"]: row["gradient_error"] for row in own}.values())
+        by_size = list({row["M"]: row["gradient_error"] for row in these}.values())
         xs = [number + 0.12 * (i - len(by_size) / 2) for i in range(len(by_size))]
         errors = [max(error, 1e-17) for error in by_size]
         gradients.scatter(xs, errors, color=COLOURS[family], s=18)

@@ -53,7 +53,7 @@ ICIFAR_CHANGES: dict[str, dict[str, Any]] = {
     "the same, centred by rows": OWN_NORMS | {"centre": "rows"},
     "ours: binary, projection": {"method": "binary+projection"},
 }
-"""The same for a convolutional network."""
+"""Such changes in a convolutional network."""
 ICIFAR_OURS: dict[str, Any] = {
     "method": "hadamard+projection",
     "private": "per-task",

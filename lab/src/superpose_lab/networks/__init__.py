@@ -1,4 +1,4 @@
-"""The networks of the paper, as plain modules: superpose them, or bring your own."""
+"""The networks of the paper, as plain modules."""
 
 from superpose_lab.networks.mlp import MLP
 from superpose_lab.networks.resnet import ResNet18

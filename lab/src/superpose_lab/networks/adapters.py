@@ -1,4 +1,4 @@
-"""LoRA adapters: the rival that keeps a low-rank matrix beside each frozen layer, for each task.
+"""LoRA adapters: a low-rank matrix beside each frozen layer, for each task.
 
 y = W₀x + (alpha / rank) · B A x with A as PyTorch starts a linear layer and B = 0, as in PEFT.
 """
@@ -30,7 +30,6 @@ class LowRank(nn.Module):
         self.b = nn.Parameter(layer.weight.new_zeros(outputs, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the layer says, and what the adapter adds."""
         if isinstance(self.layer, nn.Linear):
             return self.layer(x) + self.scale * F.linear(F.linear(x, self.a), self.b)
         kept = self.layer
@@ -39,10 +38,10 @@ class LowRank(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A frozen network, and for each task adapters of its own.
+    """A frozen network, and private adapters for each task.
 
     Every linear layer, and every convolution without groups, that learns in `net` gets an adapter
-    of `rank`. Layers named in `own` (patterns) belong to each task as a whole; so do, with
+    of `rank`. Layers named in `private` (patterns) belong to each task as a whole; so do, with
     `small`, biases, norm scales and norm statistics.
 
     >>> model = Adapted(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), 3, rank=2)
@@ -57,13 +56,13 @@ class Adapted(nn.Module):
         rank: int,
         *,
         alpha: float = ALPHA,
-        own: Iterable[str] = (),
+        private: Iterable[str] = (),
         small: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.net, self.rank, self.small = copy.deepcopy(net), rank, small
-        patterns = tuple(own)
+        patterns = tuple(private)
         whole = {
             name
             for name, module in self.net.named_modules()
@@ -90,19 +89,18 @@ class Adapted(nn.Module):
         self._shapes = [start[name].shape for name in self.names]
 
     def forward(self, x: Tensor, task: int) -> Tensor:
-        """The logits of the network with the task's own tensors."""
+        """The logits of the network with the tensors of the task."""
         statistics = cast(_Statistics, self.statistics[task])
         own = dict(self.named_of(task)) | dict(statistics.named())
         return functional_call(self.net, own, (x,))
 
     def named_of(self, task: int) -> Iterator[tuple[str, Tensor]]:
-        """What a task has learned, by its names in the network: views."""
+        """Views of the learned tensors of a task, by their names in the network."""
         parts = self.learned[task].split([shape.numel() for shape in self._shapes])
         for name, part, shape in zip(self.names, parts, self._shapes, strict=True):
             yield name, part.view(shape)
 
     def train(self, mode: bool = True) -> Self:
-        """As usual; norms whose statistics are frozen stay as they are."""
         super().train(mode)
         if not self.small:
             for module in self.net.modules():
@@ -115,16 +113,15 @@ class Adapted(nn.Module):
         return any(".".join(parts[:end]) in self._own_layers for end in range(1, len(parts)))
 
     def _start(self) -> dict[str, Tensor]:
-        """What each task has for itself, as it starts."""
-        found: dict[str, Tensor] = {}
+        start: dict[str, Tensor] = {}
         for name, tensor in self.net.named_parameters():
             small = self.small and tensor.ndim <= 1
             adapter = name.endswith((".a", ".b"))
             if tensor.requires_grad and (adapter or small or self._is_own(name)):
-                found[name] = tensor
+                start[name] = tensor
         if self.small:
-            found |= {n: t for n, t in self.net.named_buffers() if t.is_floating_point()}
-        return found
+            start |= {n: t for n, t in self.net.named_buffers() if t.is_floating_point()}
+        return start
 
     def __repr__(self) -> str:
         return f"Adapted({self.net!r}, rank={self.rank})"

@@ -87,8 +87,8 @@ def efficientnet_lite0(data_dir: str | os.PathLike[str] | None = None) -> Effici
     """The network with its ImageNet weights and classes."""
     net = EfficientNetLite0()
     (contents,) = material("efficientnet-lite0", data_dir).values()
-    found = load(contents.tobytes())
-    state = {_renamed(name): tensor for name, tensor in found.items()}
+    weights = load(contents.tobytes())
+    state = {_renamed(name): tensor for name, tensor in weights.items()}
     net.load_state_dict(state)
     return net
 

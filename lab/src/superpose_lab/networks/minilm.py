@@ -26,9 +26,9 @@ class TextClassifier(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, classes) of token numbers (B, T); `PADDING` is no token."""
         mask = (ids != PADDING).long()  # (B, T)
-        found = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state  # (B, T, C)
-        weights = mask.unsqueeze(-1).to(found.dtype)
-        return self.head((found * weights).sum(1) / weights.sum(1))
+        tokens = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state  # (B, T, C)
+        weights = mask.unsqueeze(-1).to(tokens.dtype)
+        return self.head((tokens * weights).sum(1) / weights.sum(1))
 
 
 def minilm(classes: int, data_dir: str | os.PathLike[str] | None = None) -> TextClassifier:

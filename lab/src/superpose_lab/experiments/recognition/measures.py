@@ -30,9 +30,7 @@ class Tally:
     labels: int = 0  # right ones
     tasks: int = 0  # right ones
     alarms: int = 0  # rows said to be of no task
-    degrees: Counter[int] = field(
-        default_factory=Counter
-    )  # between the recognised task and its own
+    degrees: Counter[int] = field(default_factory=Counter)  # from the recognised to the right task
 
 
 @torch.no_grad()

@@ -133,10 +133,7 @@ SMOKE: dict[str, RecognitionProtocol] = {
     ),
     "stream-permuted-10": SMALL_STREAM,
     "stream-rotating-fashion": replace(
-        SMALL_STREAM,
-        stream="rotating",
-        length={"steps": 60, "period": 20},
-        options=FASHION.options,
+        SMALL_STREAM, stream="rotating", length={"steps": 60, "period": 20}, options=FASHION.options
     ),
     "doubt": Doubting(dataset="digits", tasks=3, steps=20, units=64, rows=100),
     "cifar100-pretrained": replace(
