@@ -33,7 +33,6 @@ class CollectCommand:
     """Print the names of the new lines as JSON and nothing else."""
 
     def run(self) -> None:
-        """Collect, and print the names of the new lines."""
         from superpose_lab.collect import collect
         from superpose_lab.results import Results
 

@@ -45,7 +45,6 @@ class List(Common):
     """
 
     def run(self) -> None:
-        """Print a table."""
         from rich.table import Table
 
         from superpose_lab.data import directory
@@ -79,7 +78,6 @@ class Fetch(Common):
     """More data sets."""
 
     def run(self) -> None:
-        """Fetch one after the other."""
         from superpose_lab.data import fetch
 
         facts = []
@@ -100,7 +98,6 @@ class Where(Common):
     """
 
     def run(self) -> None:
-        """Print one path."""
         from superpose_lab.data import directory
 
         chosen = directory(self.data_dir)
@@ -124,5 +121,4 @@ class DataCommand:
     ]
 
     def run(self) -> None:
-        """Run the command that was chosen."""
         self.command.run()

@@ -62,7 +62,6 @@ class DemoCommand:
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
-        """Run, print the table and draw the figure."""
         from superpose.learning import Interrupted
         from superpose_lab import demo
 

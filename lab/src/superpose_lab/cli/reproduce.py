@@ -71,7 +71,6 @@ class ReproduceCommand:
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
-        """Train what is missing, draw, and print the claims."""
         at_least_one(jobs=self.jobs, seeds=1 if self.seeds is None else self.seeds)
         from superpose_lab.figures import page, produce
         from superpose_lab.files import write

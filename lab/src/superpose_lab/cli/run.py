@@ -39,7 +39,6 @@ class RunCommand(Settings):
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
-        """Run, and print the result."""
         from superpose.learning import Interrupted
         from superpose_lab.experiments.jobs import Job
 

@@ -23,8 +23,7 @@ OVERHEAD = 1 << 24  # what an archive may hold besides: code, licences, headers
 class Readable(Protocol):
     """Anything that bytes can be read from."""
 
-    def read(self, size: int, /) -> bytes:
-        """Read at most so many bytes."""
+    def read(self, size: int, /) -> bytes: ...
 
 
 class UnusableError(Exception):

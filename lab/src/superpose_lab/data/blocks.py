@@ -47,11 +47,9 @@ class Blocks(Periodic):
 
     @property
     def tasks(self) -> int:
-        """The number of tasks."""
         return self.number
 
     def batch(self, step: int) -> Batch:
-        """Make the batch of a step."""
         task, within = divmod(step, self.period)
         count = len(self.dataset.train.labels) - HELD_OUT
         epoch, place = divmod(within, count // self.batch_size)
@@ -61,13 +59,11 @@ class Blocks(Periodic):
         return Batch(*self._shown(images[rows], labels[rows], task), task, task)
 
     def test(self, task: int) -> tuple[Tensor, Tensor]:
-        """The test rows of a task."""
         images, labels = self.dataset.train if self.validation else self.dataset.test
         rows = slice(-HELD_OUT, None) if self.validation else slice(None)
         return self._shown(images[rows][: self.tested], labels[rows][: self.tested], task)
 
     def describe(self) -> dict[str, Any]:
-        """Everything that the batches depend on."""
         names = ("number", "side", "period", "batch_size", "seed", "tested", "validation")
         settings = {name: getattr(self, name) for name in names}
         data = {"name": self.dataset.name, "digest": self.dataset.digest}

@@ -34,12 +34,10 @@ class Entry:
 
     @property
     def files(self) -> tuple[File, ...]:
-        """All files."""
         return self.train + self.test
 
     @property
     def official(self) -> Web | None:
-        """The official location."""
         return official(self.places)
 
 

@@ -99,11 +99,9 @@ class DrawnTasks(Periodic):
 
     @property
     def tasks(self) -> int:
-        """The number of tasks."""
         return self.number
 
     def batch(self, step: int) -> Batch:
-        """Make the batch of a step."""
         task, within = divmod(step, self.period)
         x, y = self._pool("train", task)
         if len(y) < self.batch_size:
@@ -120,13 +118,11 @@ class DrawnTasks(Periodic):
         return self._pool("train", task)
 
     def test(self, task: int) -> tuple[Tensor, Tensor]:
-        """The test rows of a task."""
         x, y = self._pool(self.test_on, task)
         rows = shuffle(len(y), 0, ROWS, task)[: self.tested]
         return self.prepare(x[rows]), y[rows]
 
     def describe(self) -> dict[str, Any]:
-        """Everything that the batches depend on."""
         names = ("group", "number", "period", "batch_size", "seed", "tested", "test_on")
         rows = {name: len(split.y) for name, split in self.splits._asdict().items()}
         settings = {name: getattr(self, name) for name in names}

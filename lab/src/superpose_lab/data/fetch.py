@@ -31,20 +31,16 @@ class Holding(Protocol):
     """Files, and the places that they can be fetched from."""
 
     @property
-    def name(self) -> str:
-        """Its name in messages."""
+    def name(self) -> str: ...
 
     @property
-    def files(self) -> tuple[File, ...]:
-        """The files that belong into the data directory."""
+    def files(self) -> tuple[File, ...]: ...
 
     @property
-    def places(self) -> tuple[Web | Package, ...]:
-        """The places that have it."""
+    def places(self) -> tuple[Web | Package, ...]: ...
 
     @property
-    def official(self) -> Web | None:
-        """The official location, if it is a website."""
+    def official(self) -> Web | None: ...
 
 
 def fetch(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:

@@ -25,7 +25,6 @@ class Material:
 
     @property
     def official(self) -> Web | None:
-        """The official location, if it is a website."""
         return official(self.places)
 
 

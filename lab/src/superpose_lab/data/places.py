@@ -31,8 +31,7 @@ class Place(Protocol):
     """Somewhere the files of a data set may be."""
 
     @property
-    def name(self) -> str:
-        """The name of this place in messages."""
+    def name(self) -> str: ...
 
     def files(self, folder: Path, report: Report) -> Contents:
         """Yield each file; raise `UnusableError` or `OSError` when that cannot be done."""
@@ -53,11 +52,9 @@ class Web:
 
     @property
     def name(self) -> str:
-        """The address."""
         return self.base
 
     def files(self, folder: Path, report: Report) -> Contents:
-        """Download, and take the files out."""
         paths = [folder / download for download in self.downloads]
         for path in paths:
             _download(self.base + path.name, path, self.limit, report)
@@ -73,16 +70,13 @@ class ByHand:
 
     @property
     def name(self) -> str:
-        """The folder."""
         return str(self.root / self.web.by_hand)
 
     @property
     def paths(self) -> list[Path]:
-        """The paths of the downloads."""
         return [self.root / self.web.by_hand / download for download in self.web.downloads]
 
     def files(self, folder: Path, report: Report) -> Contents:
-        """Extract what is there."""
         return self.web.extract(self.paths)
 
 
@@ -96,11 +90,9 @@ class Package:
 
     @property
     def name(self) -> str:
-        """The client and the package."""
         return f"{self.client} {self.package}"
 
     def files(self, folder: Path, report: Report) -> Contents:
-        """Have the client download the package, and take the files out of it."""
         for command in COMMANDS[self.client](self.package):
             report(self.name, 0, None)
             _run(command, folder)

@@ -38,7 +38,6 @@ class Pool:
             )
 
     def draw(self, step: int) -> Pair:
-        """Take the images and labels of a step."""
         epoch, place = divmod(step, self._count // self._size)
         order = shuffle(self._count, self._seed, ORDER, self._number, epoch)
         images, labels = self._train

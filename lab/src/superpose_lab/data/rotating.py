@@ -58,7 +58,6 @@ class Rotating(ImageStream):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Channels, height, width."""
         return self.dataset.shape
 
     @property
@@ -70,7 +69,6 @@ class Rotating(ImageStream):
         return self.steps
 
     def task_at(self, step: int) -> int:
-        """Always the one task."""
         return 0
 
     def context_at(self, step: int) -> int:

@@ -127,18 +127,7 @@ STEM: dict[str, dict[str, Any]] = {
 
 OF_MLPS, OF_TURNS = ("units", "hidden"), ("period", "contexts")
 OF_RESNETS = ("width", "stem", "conv")
-COUNTS = (
-    "units",
-    "hidden",
-    "width",
-    "tasks",
-    "steps",
-    "period",
-    "contexts",
-    "batch_size",
-    "evaluate_every",
-    "threads",
-)
+COUNTS = (*OF_MLPS, *OF_TURNS, "width", "tasks", "steps", "batch_size", "evaluate_every", "threads")
 
 
 @dataclass(frozen=True)
@@ -205,19 +194,17 @@ def device() -> str:
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
 
 
+def _dealt(settings: Complete) -> dict[str, Any]:
+    return {"batch_size": settings.batch_size, "seed": settings.seed, "device": device()}
+
+
 def permuting(settings: Complete) -> ImageStream:
     """Permuted pixels, a new permutation for each task."""
     from superpose_lab.data import Permuting, load
 
     _check_no_cycle(settings)
-    return Permuting(
-        load(settings.dataset, settings.data_dir),
-        tasks=settings.tasks,
-        period=settings.steps,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        device=device(),
-    )
+    dataset = load(settings.dataset, settings.data_dir)
+    return Permuting(dataset, tasks=settings.tasks, period=settings.steps, **_dealt(settings))
 
 
 def _check_no_cycle(settings: Complete) -> None:
@@ -249,9 +236,7 @@ def rotating(settings: Complete) -> ImageStream:
         period=settings.period,
         contexts=settings.period if fast else settings.contexts,
         steps=settings.steps,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        device=device(),
+        **_dealt(settings),
     )
 
 
@@ -273,9 +258,7 @@ def incremental(settings: Complete) -> ImageStream:
         group=10 if paper else dataset.classes // settings.tasks,
         tasks=settings.tasks,
         period=settings.steps,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        device=device(),
+        **_dealt(settings),
     )
 
 

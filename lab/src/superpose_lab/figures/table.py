@@ -62,7 +62,6 @@ class Table:
     missing: list[str] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """The rows as a table of Markdown."""
         return grid([self])
 
 

@@ -137,7 +137,6 @@ class _Statistics(nn.Module):
             self.register_buffer(str(number), start[name].clone())
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
-        """By their names in the network."""
         return zip(self._names, self.buffers(), strict=True)
 
 

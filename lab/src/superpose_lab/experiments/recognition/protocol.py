@@ -29,7 +29,6 @@ class Learner:
     data_dir: Path | None = None
 
     def dataset(self, name: str) -> Dataset:
-        """Load a data set."""
         return load(name, self.data_dir)
 
     def train(
