@@ -105,7 +105,7 @@ def _measures(path: Path) -> tuple[str, Line] | None:
         if kept is not None:
             protocol["options"]["recognise"] = {name: v for name, v in kept.items() if v}
         line = {"name": path.stem, "seed": 0, "command": made, "protocol": protocol}
-        return RECOGNITION, line | {"measures": contents}
+        return RECOGNITION, line | {"measures": compact(contents)}
     if {"about", "mean_all", "lr"} <= contents.keys():
         name = "/".join([path.parent.parent.name, path.stem])
         made = f"python benchmarks/pretrained.py tune --net {contents['about']['net']} …"

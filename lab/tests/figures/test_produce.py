@@ -82,6 +82,34 @@ def test_runs_are_collected_once_and_those_of_others_are_left(place: Place) -> N
         collect([Path("nowhere")], results)
 
 
+def test_seeds_of_one_name_are_lines_each(place: Place) -> None:
+    done = train_missing(["fig-size"], place, seeds=2, only=["binary-u16-"], display=quiet)
+    assert done == 2
+    results = Results(place.out / "elsewhere")
+    assert len(collect([place.runs], results)) == 2
+    settings = FIGURES["fig-size"].wanted("smoke")[0].settings
+    first, second = (results.of(settings)[seed] for seed in (0, 1))
+    assert first["first"] != second["first"]
+    assert Results(place.out / "elsewhere").of(settings) == results.of(settings)
+
+
+def test_measures_and_learning_rates_beside_runs_are_collected(tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    (folder / "recognise").mkdir(parents=True)
+    (folder / "minilm" / "tuning").mkdir(parents=True)
+    options = {"recognise": {"layer": None, "rank": 8, "forget": 0.0, "most": None}}
+    measures = {"command": "c", "protocol": {"options": options}, "told_all": 97.12345678}
+    (folder / "recognise" / "mine.json").write_text(json.dumps(measures))
+    rates = {"about": {"net": "minilm"}, "mean_all": {"0.1": 0.5}, "lr": 0.1}
+    (folder / "minilm" / "tuning" / "lora-r4.json").write_text(json.dumps(rates))
+    results = Results(tmp_path)
+    assert collect([folder], results) == ["fine-tunes-rates/minilm/lora-r4", "recognition/mine"]
+    line = results.one("recognition", "mine")
+    assert line is not None
+    assert line["protocol"]["options"] == {"recognise": {"rank": 8}}
+    assert line["measures"]["told_all"] == pytest.approx(97.123457)
+
+
 def test_the_error_of_a_run_comes_after_the_others(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from superpose_lab.experiments.settings import Settings
 from superpose_lab.figures import recognised
 from superpose_lab.figures.catalogue import FIGURES
 from superpose_lab.figures.recognised import Part, measures_of
-from superpose_lab.figures.table import Table
+from superpose_lab.figures.table import Table, grid
 from superpose_lab.results import Results
 
 
@@ -189,3 +189,11 @@ def test_measures_of_another_protocol_are_refused(tmp_path: Path) -> None:
     results.add("recognition", [made | {"protocol": declared | {"rows": 20}}])
     with pytest.raises(SuperposeError, match="measured with rows=20, not 10000: take its line out"):
         measures_of(results, "permuted-10", PAPER["permuted-10"])
+
+
+def test_tables_are_joined_without_rows_that_were_not_run() -> None:
+    tables = [recognised.by_evidence([part("permuted-10", m)]) for m in (MEASURES, None)]
+    joined = grid(tables, without=("label", "told"), measured=True).splitlines()
+    assert len(joined) == 2 + 4
+    assert joined[0] == "| evidence | task right, % | accuracy, % | numbers a task for it |"
+    assert len(grid(tables).splitlines()) == 2 + 4 + 1
