@@ -40,11 +40,11 @@ def split_off(rows: Split, share: float, seed: int = 0) -> tuple[Split, Split]:
     """
     kept, off = [], []
     for one in rows.y.unique().tolist():
-        rows_of = (rows.y == one).nonzero()[:, 0]
-        rows_of = rows_of[shuffle(len(rows_of), seed, ROWS, one)]
-        number = round(share * len(rows_of))
-        off.append(rows_of[:number])
-        kept.append(rows_of[number:])
+        chosen = (rows.y == one).nonzero()[:, 0]
+        chosen = chosen[shuffle(len(chosen), seed, ROWS, one)]
+        number = round(share * len(chosen))
+        off.append(chosen[:number])
+        kept.append(chosen[number:])
     first, second = torch.cat(kept), torch.cat(off)
     return Split(rows.x[first], rows.y[first]), Split(rows.x[second], rows.y[second])
 

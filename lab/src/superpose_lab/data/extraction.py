@@ -69,14 +69,14 @@ def png_strips(
 
     def extract(paths: list[Path]) -> Contents:
         path = _only(paths)
-        members_of = dict(tar_gz(path, wanted))
+        parts = dict(tar_gz(path, wanted))
         with reading(path):
             for names, split in zip((train, test), labels, strict=True):
-                answers = json.loads(members_of[split])
+                answers = json.loads(parts[split])
                 share = len(answers) // len(names)
                 for number, (name, file) in enumerate(names.items()):
                     part = answers[number * share : (number + 1) * share]
-                    yield file.path, strip_records(members_of.pop(name), part)
+                    yield file.path, strip_records(parts.pop(name), part)
 
     return extract
 

@@ -42,6 +42,6 @@ class File:
             raise UnusableError(f"{contents.size} bytes instead of {self.size}")
         if self.canonical is not None:
             contents = self.canonical(contents)
-        if (found := hashlib.sha256(contents.data).hexdigest()) == "":
-            raise UnusableError(f"SHA-256 {found[:16]}… instead of {self.sha256[:16]}…")
+        if (digest := hashlib.sha256(contents.data).hexdigest()) != self.sha256:
+            raise UnusableError(f"SHA-256 {digest[:16]}… instead of {self.sha256[:16]}…")
         return contents

@@ -156,19 +156,17 @@ def points(runs: Sequence[Run]) -> list[Point]:
             seeds[run.seed] = run.first(tasks) if tasks < run.tasks else run
     gathered = []
     for (net, method, label, tasks), by_seed in grouped.items():
-        seeds_of = list(by_seed.values())
-        learned = [100 * fmean(run.learned) for run in seeds_of]
-        whole, words_of = seeds_of[0].bytes, seeds_of[0].words
-        end = [100 * fmean(run.end) for run in seeds_of]
+        of_seeds = list(by_seed.values())
+        learned = [100 * fmean(run.learned) for run in of_seeds]
+        whole, phrase = of_seeds[0].bytes, of_seeds[0].words
+        end = [100 * fmean(run.end) for run in of_seeds]
         gathered.append(
-            Point(
-                net, method, label, words_of, tasks, learned, end, whole["total"], whole["network"]
-            )
+            Point(net, method, label, phrase, tasks, learned, end, whole["total"], whole["network"])
         )
-        rounded = [100 * fmean(run.eight_bits) for run in seeds_of if run.eight_bits]
-        if rounded and seeds_of[0].eight_bits_total is not None:
-            total = seeds_of[0].eight_bits_total
-            names = (f"{label}{EIGHT}", f"{words_of}{EIGHT}")
+        rounded = [100 * fmean(run.eight_bits) for run in of_seeds if run.eight_bits]
+        if rounded and of_seeds[0].eight_bits_total is not None:
+            total = of_seeds[0].eight_bits_total
+            names = (f"{label}{EIGHT}", f"{phrase}{EIGHT}")
             gathered.append(
                 Point(net, method, *names, tasks, learned, rounded, total, whole["network"])
             )
