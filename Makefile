@@ -8,14 +8,14 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -e lab
 	touch $@
 
 demo: $(READY)
-	$(BIN)/superpose demo
+	$(BIN)/superpose-lab demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
@@ -36,7 +36,7 @@ clients: $(READY)
 ray: $(READY)
 	$(PYTHON) -m venv .clients/ray
 	.clients/ray/bin/pip install --quiet -c constraints.txt torch
-	.clients/ray/bin/pip install --quiet -c constraints.txt -e ".[ray,lab]"
+	.clients/ray/bin/pip install --quiet -c constraints.txt -e ".[ray]" -e lab
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m ray tests/serving
 
 lint: $(READY)

@@ -1,7 +1,7 @@
 """How many models fit: accuracy against their number, for widths, families and ways of storing.
 
     OMP_NUM_THREADS=1 python benchmarks/capacity.py run     # results/capacity/capacity.json
-    OMP_NUM_THREADS=1 python benchmarks/capacity.py draw    # results/capacity/capacity.png and .svg
+    OMP_NUM_THREADS=1 python benchmarks/capacity.py draw    # results/figures/capacity.svg
 
 Permuted MNIST, two hidden layers, no bias. Offline, nets that were trained each by itself (1000
 steps, RMSprop 1e-4) are packed, with 3000 unlabelled inputs a task; "distil" is a solve and 1000
@@ -23,6 +23,8 @@ import tyro
 from tyro.conf import Positional
 
 import superpose as sp
+from superpose_lab.figures.style import save
+from superpose_lab.networks import MLP
 
 COUNTS = (1, 2, 5, 10, 20)
 OFFLINE = [
@@ -121,7 +123,7 @@ def mean_accuracy(model: sp.Superposed, stream, models: int) -> float:  # type: 
 
 def online(stream, units: int, family: str) -> list[dict[str, object]]:  # type: ignore[no-untyped-def]
     torch.manual_seed(0)
-    model = sp.superpose(sp.lab.MLP(784, units, 10), family, tasks=max(COUNTS))
+    model = sp.superpose(MLP(784, units, 10), family, tasks=max(COUNTS))
     optimiser = torch.optim.RMSprop(model.parameters(), 1e-4)
     rows: list[dict[str, object]] = []
     for step, batch in enumerate(stream, 1):
@@ -180,9 +182,7 @@ def draw(rows: list[dict[str, object]], out: Path) -> None:
         "Solid lines: binary; dashed: hadamard; dotted: permutation.",
         x=0.012, ha="left", fontsize=8.5, color="0.4",
     )  # fmt: skip
-    for kind in ("png", "svg"):
-        metadata = {"Date": None} if kind == "svg" else None
-        figure.savefig(out / f"capacity.{kind}", dpi=150, metadata=metadata)
+    save(figure, out.parent / "figures" / "capacity.svg")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Draw how cost grows with tasks, width and rows, from results/speed/bench.json.
 
-superpose bench --growth --out results/speed/bench.json
+python benchmarks/speed.py --growth --out results/speed/bench.json
 python benchmarks/growth.py
 """
 
@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+
+from superpose_lab.figures.style import save
 
 FOLDER = Path(__file__).parents[1] / "results" / "speed"
 COLOURS = {"binary": "#0072B2", "phase": "#009E73", "hadamard": "#D55E00"}
@@ -46,9 +48,7 @@ def main() -> None:
         "Shades: the middle 90 % of them.",
         x=0.012, ha="left", fontsize=8, color="0.4",
     )  # fmt: skip
-    for ending in ("png", "svg"):
-        options = {"metadata": {"Date": None}} if ending == "svg" else {"dpi": 160}
-        figure.savefig(FOLDER / f"growth.{ending}", **options)
+    save(figure, FOLDER.parent / "figures" / "growth.svg")
 
 
 if __name__ == "__main__":

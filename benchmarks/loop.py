@@ -5,7 +5,7 @@
 Both loops learn permuted MNIST with two hidden layers of 256 units, batch 128, RMSprop. They take
 turns of 50 steps within one run, so that whatever else the machine does hits both; a ratio is that
 of one turn to the turn by hand before it. `train` writes its run to a directory, saved every
-30 seconds, as `superpose run` does.
+30 seconds, as `superpose-lab run` does.
 
 Testing ten tasks is timed task by task and as batches of rows of all ten, in turn as well.
 """
@@ -25,12 +25,19 @@ import tyro
 from torch import Tensor, nn
 
 import superpose as sp
-from superpose.lab.data import Permuting, load
 from superpose.learning import Labelled, Quiet, train
-from superpose.learning.evaluation import accuracy
+from superpose_lab.data import Permuting, load
+from superpose_lab.networks import MLP
 
 GOAL = 1.10
 TURN = 50  # steps
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, test: Labelled) -> float:
+    model.eval()
+    right = sum(int((part.through(model).argmax(1) == part.y).sum()) for part in test.split(1000))
+    return right / len(test)
 
 
 @dataclass
@@ -133,7 +140,7 @@ class Turns:
 
 def _net(stream: Permuting) -> nn.Module:
     torch.manual_seed(0)
-    return sp.lab.MLP(stream.input_shape[0], 256, stream.classes)
+    return MLP(stream.input_shape[0], 256, stream.classes)
 
 
 def _by_hand(method: str, stream: Permuting) -> Callable[[range], None]:

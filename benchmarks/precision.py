@@ -26,10 +26,11 @@ import tyro
 from torch import Tensor, nn
 
 import superpose as sp
-from superpose.lab.data import ImageStream
-from superpose.lab.experiments.jobs import Job, run
-from superpose.lab.experiments.settings import EXPERIMENTS, Settings
 from superpose.learning import Quiet
+from superpose_lab.data import ImageStream
+from superpose_lab.experiments.jobs import Job, run
+from superpose_lab.experiments.settings import EXPERIMENTS, Settings
+from superpose_lab.networks import MLP
 
 FILES = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
 BITS = (6, 5, 4, 3, 2)
@@ -123,7 +124,7 @@ class Precision:
         inputs = {k: partial(trained.calibration, stream, int(k), 3000) for k in names}
         model = sp.pack(nets, "hadamard", method="solve", calibration=inputs).eval()
         tests = tested(stream, TESTED["permuting-mnist"])
-        return Store(PACKED, model, partial(sp.lab.MLP, 784, 256, 10), tests)
+        return Store(PACKED, model, partial(MLP, 784, 256, 10), tests)
 
 
 def files(store: Store) -> Iterator[dict[str, object]]:

@@ -4,13 +4,12 @@
     python benchmarks/pretrained.py run --net mlp --method lora --rank 2 --tasks 40 --seed 0
     python benchmarks/pretrained.py run --net mlp --method superposed --rank 2 --centre task \
         --projection --tasks 40 --lr 1e-3
-    python benchmarks/pretrained.py figure    # from the files in results/pretrained
+    python benchmarks/pretrained.py figure    # from results/fine-tunes.jsonl
 
 A run that was killed goes on when its command is given again. Without --lr, a run takes the
-learning rate that `tune` found for its network and method.
+best learning rate of `tune` for its network and method. Runs lie in runs/fine-tunes.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -19,10 +18,13 @@ import torch
 import tyro
 from tyro.conf import OmitArgPrefixes, arg
 
-from superpose.errors import SuperposeError
-from superpose.lab.experiments.pretrained import GRID, FineTunes, run, tune
+from superpose import SuperposeError
+from superpose_lab.collect import RATES, collect
+from superpose_lab.experiments.fine_tunes import GRID, FineTunes, run, tune
+from superpose_lab.results import Results
 
-RESULTS = Path(__file__).parents[1] / "results" / "pretrained"
+ROOT = Path(__file__).parents[1]
+RESULTS, RUNS = ROOT / "results", ROOT / "runs" / "fine-tunes"
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,14 @@ class Run:
         settings = with_rank_lr(self.settings)
         if settings.lr is None:
             settings = replace(settings, lr=tuned(settings))
-        folder = RESULTS / settings.problem_label / f"{settings.tasks}-tasks"
+        folder = RUNS / settings.problem_label / f"{settings.tasks}-tasks"
         other = "" if self.settings.lr is None else f"-lr{settings.lr:g}"
         place = folder / (settings.label + other) / f"seed-{settings.seed}"
         outcome = run(settings, self.out or place)
-        found = outcome.result
-        told = {name: found[name] for name in ("mean_when_learned", "mean_all", "first_task")}
-        print(settings.net, settings.label, settings.tasks, told, outcome.timings)
+        collect([self.out or place], Results(RESULTS))
+        names = ("mean_when_learned", "mean_all", "first_task")
+        measured = {name: outcome.result[name] for name in names}
+        print(settings.net, settings.label, settings.tasks, measured, outcome.timings)
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,24 @@ class Tune:
     grid: Annotated[tuple[float, ...], arg(help="Learning rates.")] = GRID
 
     def __call__(self) -> None:
-        found = tune(with_rank_lr(self.settings), tuning_file(self.settings), self.grid)
-        print(self.settings.net, self.settings.label, found["mean_all"], "best", found["lr"])
+        file = tuning_file(self.settings)
+        tried = tune(with_rank_lr(self.settings), file, self.grid)
+        collect([file.parent], Results(RESULTS))
+        print(self.settings.net, self.settings.label, tried["mean_all"], "best", tried["lr"])
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Draw accuracy against tasks at equal bytes, and write the table."""
+    """Draw accuracy against tasks at equal bytes."""
 
     def __call__(self) -> None:
-        from superpose.lab.figures.pretrained import draw
+        from superpose_lab.figures.fine_tunes import draw
 
         draw(RESULTS)
 
 
 def tuning_file(settings: FineTunes) -> Path:
-    return RESULTS / settings.problem_label / "tuning" / f"{settings.label}.json"
+    return RUNS / settings.problem_label / "tuning" / f"{settings.label}.json"
 
 
 def with_rank_lr(settings: FineTunes) -> FineTunes:
@@ -91,10 +96,10 @@ def with_rank_lr(settings: FineTunes) -> FineTunes:
 
 
 def tuned(settings: FineTunes) -> float:
-    """The learning rate that was found for the method, with the nearest rank that was tried."""
-    files = tuning_file(settings).parent.glob("*.json")
-    found = [json.loads(path.read_text()) for path in sorted(files)]
-    tried = [(FineTunes(**one["about"]), one["lr"]) for one in found]
+    """The best learning rate that was tried for the method, at the nearest rank."""
+    lines = Results(RESULTS).lines(RATES)
+    of_problem = [line for line in lines if line["name"].startswith(f"{settings.problem_label}/")]
+    tried = [(FineTunes(**line["about"]), line["lr"]) for line in of_problem]
     alike = [
         (abs(other.rank - settings.rank), lr)
         for other, lr in tried

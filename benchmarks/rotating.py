@@ -21,7 +21,7 @@ import torch.nn.functional as F
 import tyro
 from torch import nn
 
-from superpose.lab.data import Permuting, Rotating, load, rotate
+from superpose_lab.data import Permuting, Rotating, load, rotate
 
 GOAL = 0.2
 CALLS = 10  # of each, in a round

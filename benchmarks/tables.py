@@ -14,10 +14,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from superpose.lab import bench
-from superpose.lab.figures import document
+import speed as speeds
+
+from superpose_lab.figures import fine_tunes as tuned
+from superpose_lab.figures.catalogue import FIGURES
+from superpose_lab.figures.table import grid
+from superpose_lab.results import Results
 
 ROOT = Path(__file__).parents[1]
+RESULTS = Results(ROOT / "results")
 DOCUMENTS = [
     ROOT / name
     for name in (
@@ -58,7 +63,7 @@ FAMILIES = ["hadamard", "rotation", "phase", "complex", "onepower", "binary", "s
 
 
 def speed() -> str:
-    return bench.table(json.loads((ROOT / "results/speed/bench.json").read_text()))
+    return speeds.table(json.loads((ROOT / "results/speed/bench.json").read_text()))
 
 
 def first_use() -> str:
@@ -69,14 +74,13 @@ def first_use() -> str:
 
 def families() -> str:
     """Permuting MNIST, 50 tasks, 256 units: the paper's setting."""
-    runs = ROOT / "results/runs/permuting-mnist"
     lines = [
         "| method | first task | mean of last ten | mean of all 50 | seeds |",
         "|---|---|---|---|---|",
     ]
     folders = {RECIPE: f"{RECIPE}-u256-lr0.0006-cosine"} | {m: f"{m}-u256" for m in FAMILIES}
     for method, folder in folders.items():
-        results = list(by_seed(runs / folder).values())
+        results = list(by_seed("permuting-mnist", folder).values())
         if results:
             names = ("first_task", "mean_last_ten", "mean_all")
             cells = [told([100 * result[name] for result in results]) for name in names]
@@ -116,19 +120,15 @@ def natural() -> str:
 
 
 def found_tasks(*names: str, without: tuple[str, ...] = ()) -> str:
-    """What was measured for `superpose reproduce recognise-…`, some columns left out."""
+    """What was measured for `superpose-lab reproduce recognise-…`, some columns left out."""
     return reproduced(*(f"recognise-{name}" for name in names), without=without)
 
 
 def reproduced(*names: str, without: tuple[str, ...]) -> str:
-    """Tables of `superpose reproduce` as one, without rows that have no runs and some columns."""
-    tables = []
-    for name in names:
-        found = json.loads((ROOT / f"results/paper/{name}.json").read_text())
-        columns = [column for column in found["columns"] if column["key"] not in without]
-        rows = [row for row in found["rows"] if row["seeds"]]
-        tables.append(found | {"columns": columns, "rows": rows})
-    return document.grid(*tables) if any(table["rows"] for table in tables) else "Not measured yet."
+    """Tables of `superpose-lab reproduce` as one, without rows that have no runs."""
+    tables = [FIGURES[name].table(name, "paper", RESULTS) for name in names]
+    measured = any(row["seeds"] for table in tables for row in table.rows)
+    return grid(tables, without, measured=True) if measured else "Not measured yet."
 
 
 def convolutions() -> str:
@@ -145,7 +145,7 @@ def convolutions() -> str:
     lengths = {"5 × 1000": "s1000-e500", "3 × 300": "t3-s300-e150"}
     for length, family, width in itertools.product(lengths, ("binary", "hadamard"), (16, 32)):
         kernel, channel = (
-            by_seed(ROOT / "results/runs/icifar" / f"{family}-w{width}{conv}-{lengths[length]}")
+            by_seed("icifar", f"{family}-w{width}{conv}-{lengths[length]}")
             for conv in ("", "-conv-channel")
         )
         seeds = sorted(kernel.keys() & channel.keys())
@@ -159,10 +159,9 @@ def convolutions() -> str:
     return "\n".join(lines)
 
 
-def by_seed(folder: Path) -> dict[str, dict[str, Any]]:
+def by_seed(experiment: str, name: str) -> dict[int, dict[str, Any]]:
     """Results of finished runs by seed."""
-    paths = sorted(folder.glob("seed-*/result.json"))
-    return {path.parent.name: json.loads(path.read_text()) for path in paths}
+    return {seed: line["result"] for seed, line in RESULTS.named(experiment, name).items()}
 
 
 def learning() -> str:
@@ -175,13 +174,14 @@ def learning() -> str:
         "backward_transfer": "backward transfer",
     }
     lines = [f"| method | {' | '.join(names.values())} |", "|---" * (1 + len(names)) + "|"]
+    strengths = {"ewc": 1.0, "ewc-online": 10.0, "si": 3.0}
     for method in ("standard", "binary", "ewc", "ewc-online", "si", "separate"):
-        run = ROOT / "results/learning/permuting-10" / method
-        result = json.loads((run / "result.json").read_text())
-        strength = json.loads((run / "config.json").read_text())["about"]["strength"]
-        told_as = method if strength is None else f"{method}, strength {strength:g}"
-        cells = (f"{100 * result[name]:.1f}" for name in names)
-        lines.append(f"| {told_as} | {' | '.join(cells)} |")
+        strength = strengths.get(method)
+        end = "" if strength is None else f"-strength{strength}"
+        result = by_seed("permuting-mnist", f"{method}-u256-t10{end}")[0]
+        name = method if strength is None else f"{method}, strength {strength:g}"
+        cells = (f"{100 * result[key]:.1f}" for key in names)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -347,7 +347,7 @@ def precision() -> str:
 
 def fine_tunes() -> str:
     """Pretrained networks fine-tuned again and again: accuracy and bytes of every method."""
-    return (ROOT / "results" / "pretrained" / "table.md").read_text().strip()
+    return tuned.table(tuned.points(tuned.read(RESULTS))).strip()
 
 
 def rows(name: str) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-import superpose as sp
-from superpose.lab.data import ImageStream, Incremental, Permuting, load
+from superpose_lab.data import ImageStream, Incremental, Permuting, load
+from superpose_lab.networks import MLP
 
 FAST = 2048  # from this width on nets are trained with bfloat16 products, which takes half as long
 
@@ -31,7 +31,7 @@ def permuting(tasks: int) -> Permuting:
 def permuted_mnist_net(stream: Permuting, units: int, task: int, directory: Path) -> nn.Module:
     """Two hidden layers, no bias; RMSprop 1e-4, 1000 steps of 128 rows of one permutation."""
     torch.manual_seed(task)
-    net = sp.lab.MLP(784, units, 10)
+    net = MLP(784, units, 10)
     path = directory / f"permuted-mnist-{units}-{task}.safetensors"
     if path.exists():
         net.load_state_dict(load_file(path))

@@ -16,17 +16,19 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import comparisons
+import timing
 import torch
 
 import superpose as sp
-from superpose.lab import bench, timing
+from superpose_lab.networks import MLP
 
 OUT = Path(__file__).parents[1] / "results/speed/where.json"
 KEPT = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 ROUNDS = 20
 
 
-def fresh_pages(action: bench.Action) -> int:
+def fresh_pages(action: comparisons.Action) -> int:
     """How many pages of memory the system had to hand out and clear during an action."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     action()
@@ -35,7 +37,7 @@ def fresh_pages(action: bench.Action) -> int:
 
 def mixed_batches() -> list[dict[str, object]]:
     found = []
-    for row in bench.comparisons(torch.device("cpu"), ROUNDS):
+    for row in comparisons.comparisons(torch.device("cpu"), ROUNDS):
         if "training" in row.name or "separate" in row.against:
             continue
         measured = timing.measure(row)
@@ -49,10 +51,10 @@ def mixed_batches() -> list[dict[str, object]]:
 
 def choosing() -> dict[str, float]:
     """Microseconds of a pass of 128 rows of 64 tasks, after a plain pass and right away again."""
-    plain, x, tasks = sp.lab.MLP(784, 1024, 10), torch.randn(128, 784), torch.arange(128) % 64
+    plain, x, tasks = MLP(784, 1024, 10), torch.randn(128, 784), torch.arange(128) % 64
     model = sp.superpose(plain, "binary", tasks=64)
 
-    def seconds(action: bench.Action) -> float:
+    def seconds(action: comparisons.Action) -> float:
         start = time.perf_counter()
         action()
         return time.perf_counter() - start

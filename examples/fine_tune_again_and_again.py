@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import superpose as sp
-from superpose.lab.data import load
+from superpose_lab.data import load
 
 TURNS = {
     "left": lambda x: x.rot90(1, (-2, -1)),

@@ -1,6 +1,6 @@
 """Serve a hundred users' models from one file; requests of different users share one batch.
 
-The server is the one of `superpose serve many.safetensors --net superpose.lab:MLP …`, here in a
+The server is the one of `superpose serve many.safetensors --net net:make …`, here in a
 thread; any client of the Open Inference Protocol can ask it.
 """
 
@@ -12,17 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import superpose as sp
 
 
 def make():
-    return sp.lab.MLP(64, 256, 10)
+    return nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    )
 
 
 def ask(url, task, row):
     """One request in JSON, and its answer."""
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 64], "data": row.tolist()}
+    tensor = {"name": "input", "datatype": "FP32", "shape": [1, 64], "data": row.tolist()}
     path = f"{url}/v2/models/{urllib.parse.quote(task, safe='')}/infer"
     body = json.dumps({"inputs": [tensor]}).encode()
     with urllib.request.urlopen(urllib.request.Request(path, body)) as answer:

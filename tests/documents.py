@@ -20,9 +20,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-)
+PLACES = {"": "*.md", "docs": "**/*.md", "examples": "**/*.md", "lab": "*.md"}
+DOCUMENTS = sorted(path for place, names in PLACES.items() for path in (ROOT / place).glob(names))
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 TOLERANCE = 0.05  # of each number: another processor adds in another order
 

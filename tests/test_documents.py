@@ -13,6 +13,7 @@ import torch
 from documents import DOCUMENTS, ROOT
 from scripts import loaded
 
+import superpose_lab.cli
 from superpose import cli, contexts
 
 tables = loaded("tables")
@@ -114,13 +115,15 @@ def commands():
             if len(code.split()) > 2 and not PLACEHOLDER.search(code):
                 found.append(code)
         for line in dict.fromkeys(found):
-            if line.startswith("superpose "):
+            if line.startswith(("superpose ", "superpose-lab ")):
                 yield pytest.param(line, id=f"{named(path)}: {line[:60]}")
 
 
 @pytest.mark.parametrize("line", list(commands()))
 def test_commands_are_understood(line):
-    assert hasattr(cli.parse(shlex.split(line, comments=True)[1:]), "run")
+    command, *words = shlex.split(line, comments=True)
+    parse = {"superpose": cli.parse, "superpose-lab": superpose_lab.cli.parse}[command]
+    assert hasattr(parse(words), "run")
 
 
 def test_a_command_that_is_wrong_is_not_understood():
@@ -182,7 +185,7 @@ def test_ten_questions_are_answered_within_two_clicks():
 
 
 def test_spelling():
-    places = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "examples", "src"]
+    places = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "examples", "src", "lab"]
     found = subprocess.run(
         [sys.executable, "-m", "codespell_lib", *places],
         cwd=ROOT,

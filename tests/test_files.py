@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from checks import randomise_private
-from networks import cnn, mlp
+from networks import MLP, cnn, mlp
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -30,7 +30,7 @@ def test_a_loaded_model_gives_the_same_bits(family, learnable, tmp_path):
     model.rename_task("a", "alpha")
     randomise_private(model)
     sp.save(model, tmp_path / "many.safetensors")
-    loaded = sp.load(tmp_path / "many.safetensors", sp.lab.MLP(12, 16, 5, bias=True))
+    loaded = sp.load(tmp_path / "many.safetensors", MLP(12, 16, 5, bias=True))
     x = torch.randn(4, 12)
     assert loaded.tasks == ["alpha", "b", "c"]
     for task in ("alpha", "c", ["b", "c", "alpha", "b"]):
@@ -77,8 +77,9 @@ def test_another_process_gives_the_same_bits(tmp_path):
     script = (
         "import sys, torch, superpose as sp\n"
         "from safetensors.torch import load_file, save_file\n"
+        "from superpose_lab.networks import MLP\n"
         "d = sys.argv[1]\n"
-        "model = sp.load(d + '/m.safetensors', sp.lab.MLP(12, 16, 5, bias=True))\n"
+        "model = sp.load(d + '/m.safetensors', MLP(12, 16, 5, bias=True))\n"
         "x = load_file(d + '/x.safetensors')['x']\n"
         "save_file({'y': model(x, task=2).detach()}, d + '/y.safetensors')\n"
     )
@@ -87,7 +88,7 @@ def test_another_process_gives_the_same_bits(tmp_path):
 
 
 def test_fifty_tasks_cost_one_percent(tmp_path):
-    net = sp.lab.MLP(784, 2048, 10)
+    net = MLP(784, 2048, 10)
     save_file(net.state_dict(), tmp_path / "plain.safetensors")
     sp.save(sp.superpose(net, tasks=50), tmp_path / "fifty.safetensors")
     sizes = {path.stem: path.stat().st_size for path in tmp_path.iterdir()}
@@ -141,12 +142,12 @@ def test_bad_files_say_what_to_do(saved, damage, message):
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (sp.lab.MLP(12, 16, 5, hidden=3, bias=True), "it has no layers.7.bias"),
-        (sp.lab.MLP(12, 16, 5, hidden=1, bias=True), "the network has no layers.5.bias"),
-        (sp.lab.MLP(12, 20, 5, bias=True), r"float32 \(16, 12\) in the file and float32 \(20,"),
-        (sp.lab.MLP(12, 16, 5, bias=True).double(), "float32 .* in the file and float64"),
+        (MLP(12, 16, 5, hidden=3, bias=True), "it has no layers.7.bias"),
+        (MLP(12, 16, 5, hidden=1, bias=True), "the network has no layers.5.bias"),
+        (MLP(12, 20, 5, bias=True), r"float32 \(16, 12\) in the file and float32 \(20,"),
+        (MLP(12, 16, 5, bias=True).double(), "float32 .* in the file and float64"),
         (nn.ReLU(), "ReLU has no layer to superpose"),
-        (sp.lab.MLP, r"the class MLP is no network: give an nn\.Module, .* not its class"),
+        (MLP, r"the class MLP is no network: give an nn\.Module, .* not its class"),
         (mlp().state_dict(), r"OrderedDict.* is no network: give an nn\.Module"),
     ],
 )
@@ -192,7 +193,8 @@ def test_a_save_that_is_killed_leaves_the_old_file(tmp_path):
     sp.save(sp.superpose(mlp(), tasks=["old"]), path)
     script = (
         "import sys, superpose as sp\n"
-        "net = sp.lab.MLP(784, 512, 10)\n"
+        "from superpose_lab.networks import MLP\n"
+        "net = MLP(784, 512, 10)\n"
         "model = sp.superpose(net, tasks=20)\n"
         "print('ready', flush=True)\n"
         "while True: sp.save(model, sys.argv[1])\n"
@@ -300,7 +302,7 @@ def test_the_base_of_packed_models_can_be_left_out(tmp_path):
 )
 def test_numbers_can_be_stored_in_fewer_bits(tmp_path, dtype, share, error):
     torch.manual_seed(0)
-    net, x = sp.lab.MLP(64, 96, 5, bias=True), torch.randn(5, 64)
+    net, x = MLP(64, 96, 5, bias=True), torch.randn(5, 64)
     model = randomise_private(sp.superpose(net, "hadamard", tasks=2, base=True)).eval()
     with torch.no_grad():
         for layer in (1, 3, 5):
@@ -309,7 +311,7 @@ def test_numbers_can_be_stored_in_fewer_bits(tmp_path, dtype, share, error):
     sp.save(model, whole)
     sp.save(model, small, dtype=dtype)
     assert small.stat().st_size < (share + 0.06) * whole.stat().st_size
-    again = sp.load(small, sp.lab.MLP(64, 96, 5, bias=True)).eval()
+    again = sp.load(small, MLP(64, 96, 5, bias=True)).eval()
     assert again.layers[1].weight.dtype == torch.float32
     if dtype == torch.int8:  # each task's own numbers are not weights with outputs
         assert torch.equal(again.private_parameters(1)[0], model.private_parameters(1)[0])

@@ -15,15 +15,15 @@ import sys
 import numpy, safetensors.torch, torch
 before = set(sys.modules)
 import superpose
-for name in set(superpose.__all__) - {"lab", "learning", "serving"}:
+for name in set(superpose.__all__) - {"learning", "serving"}:
     getattr(superpose, name)
 packages = {name.partition(".")[0] for name in set(sys.modules) - before}
 known = {name.partition(".")[0] for name in before}
 print(*sorted(packages - known - sys.stdlib_module_names - {"superpose"}))
-above = ("superpose.serving", "superpose.lab", "superpose.cli")
+above = ("superpose.serving", "superpose.cli")
 print(*sorted(name for name in sys.modules if name.startswith(above)))
 print("superpose.learning" in sys.modules)
-superpose.lab.MLP, superpose.learning.train
+superpose.learning.train
 """
 
 
@@ -32,7 +32,7 @@ def test_importing_the_library_imports_three_packages():
     assert told.returncode == 0, told.stderr
     extra, apart, learning = told.stdout.splitlines()
     assert extra == "", "packages that are not torch, numpy or safetensors"
-    assert apart == "", "serving, the lab and the command line are imported when asked for"
+    assert apart == "", "serving and the command line are imported when asked for"
     assert learning == "False"
 
 
@@ -59,8 +59,8 @@ def test_names_are_imported_on_first_use():
     ), told.stderr
 
 
-@pytest.mark.parametrize("package", ["superpose", "superpose.lab"])
-def test_a_type_checker_sees_the_names_that_are_imported_on_first_use(package):
+def test_a_type_checker_sees_the_names_that_are_imported_on_first_use():
+    package = "superpose"
     here = SOURCE.parent / package.replace(".", "/") / "__init__.py"
     typed = {}
     for node in ast.walk(ast.parse(here.read_text())):
@@ -82,10 +82,10 @@ def imported(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("part", ["serving", "lab", "cli"])
+@pytest.mark.parametrize("part", ["serving", "cli"])
 def test_nothing_in_the_library_imports_what_stands_on_it(part):
     library = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != part]
-    above = {"cli", "__main__.py", "__init__.py"}  # may import the lab; __init__ does so for types
+    above = {"cli", "__main__.py", "__init__.py"}  # __init__ imports serving for types
     below = [path for path in library if path.relative_to(SOURCE).parts[0] not in above]
     assert len(below) > 50
     found = [

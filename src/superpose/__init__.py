@@ -6,7 +6,7 @@ from superpose.errors import SuperposeError
 from superpose.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from superpose import contexts, lab, learning, nn, packing, recognition, serving
+    from superpose import contexts, learning, nn, packing, recognition, serving
     from superpose.analysis import crosstalk, plan
     from superpose.files import load, save
     from superpose.export import exportable
@@ -23,7 +23,6 @@ __all__ = [
     "contexts",
     "crosstalk",
     "exportable",
-    "lab",
     "learning",
     "load",
     "nn",
@@ -53,7 +52,6 @@ _public = on_first_use(
         "contexts": "superpose.contexts",
         "crosstalk": "superpose.analysis",
         "exportable": "superpose.export",
-        "lab": "superpose.lab",
         "learning": "superpose.learning",
         "load": "superpose.files",
         "nn": "superpose.nn",

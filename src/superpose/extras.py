@@ -6,12 +6,6 @@ import sys
 from superpose.errors import SuperposeError
 
 EXTRAS = {
-    "lab": {
-        "matplotlib": "matplotlib",
-        "sklearn": "scikit-learn",
-        "PIL": "Pillow",
-        "markdown_it": "markdown-it-py",
-    },
     "serve": {
         "starlette": "starlette",
         "uvicorn": "uvicorn",
@@ -27,10 +21,10 @@ EXTRAS = {
 """Of each extra, the modules and the packages that they come in."""
 
 
-def require(what: str, *modules: str, extra: str = "lab") -> None:
+def require(what: str, *modules: str, extra: str) -> None:
     """Refuse `what` if one of the modules (all of the extra, if none is named) is not installed.
 
-    >>> require("a figure", "matplotlib")
+    >>> require("a tensor", extra="serve")
     """
     packages = EXTRAS[extra]
     missing = [packages[name] for name in modules or packages if not installed(name)]

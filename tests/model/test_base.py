@@ -6,7 +6,7 @@ import pytest
 import torch
 from cases import REAL
 from checks import rows_one_by_one
-from networks import LAYERS, First, cnn, mlp
+from networks import LAYERS, MLP, First, cnn, mlp
 from torch import nn
 
 import superpose as sp
@@ -264,7 +264,7 @@ def test_a_base_may_be_another_network():
     model = sp.superpose(net, tasks=2, base=base)
     assert torch.equal(model(x, task=0), base(x))
     with pytest.raises(sp.SuperposeError, match=r"layers\.1\.weight is \(16, 12\).*\(20, 12\)"):
-        sp.superpose(net, base=sp.lab.MLP(12, 20, 5, bias=True))
+        sp.superpose(net, base=MLP(12, 20, 5, bias=True))
     with pytest.raises(sp.SuperposeError, match=r"layers\.1\.bias is \(16,\).* missing"):
         sp.superpose(net, base=mlp(bias=False))
     with pytest.raises(sp.SuperposeError, match=r"the network has no layers\.1\.bias"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import every_family
 from checks import learned_gradients, randomise_private
-from networks import cnn, mlp
+from networks import MLP, cnn, mlp
 from torch import nn
 
 import superpose as sp
@@ -74,10 +74,10 @@ def test_law_6_conversion_copies():
     model = sp.superpose(net, tasks=2)
     model(torch.randn(4, 12), task=0).sum().backward()
     torch.optim.SGD(model.parameters(), 1.0).step()
-    assert type(net) is sp.lab.MLP
+    assert type(net) is MLP
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
     assert all(p.requires_grad and p.grad is None for p in net.parameters())
-    assert isinstance(model, sp.lab.MLP)
+    assert isinstance(model, MLP)
 
 
 @pytest.mark.parametrize("make", [mlp, cnn])
@@ -104,7 +104,7 @@ def test_unsuperpose_gives_the_plain_module_back_and_reads_tasks_out(family):
     complex_valued = family in ("complex", "onepower")
     for task in range(3):
         plain = sp.unsuperpose(model, task)
-        assert type(plain) is sp.lab.MLP
+        assert type(plain) is MLP
         assert plain.state_dict().keys() == net.state_dict().keys()
         assert not any(isinstance(module, Layer) for module in plain.modules())
         output = plain(x + 0j).real if complex_valued else plain(x)

@@ -12,38 +12,25 @@ from typing import Annotated, Any, Union
 import tyro
 from tyro.conf import subcommand
 
-from superpose.cli.bench import BenchCommand
-from superpose.cli.data import DataCommand
-from superpose.cli.demo import DemoCommand
 from superpose.cli.inspect import InspectCommand
 from superpose.cli.pack import PackCommand
 from superpose.cli.plan import PlanCommand
-from superpose.cli.report import ReportCommand
-from superpose.cli.reproduce import ReproduceCommand
-from superpose.cli.run import RunCommand
 from superpose.cli.serve import ServeCommand
 from superpose.cli.unpack import UnpackCommand
 from superpose.errors import SuperposeError
 from superpose.extras import require
 
 COMMANDS: dict[str, Any] = {
-    "demo": DemoCommand,
-    "run": RunCommand,
-    "reproduce": ReproduceCommand,
-    "report": ReportCommand,
-    "data": DataCommand,
     "pack": PackCommand,
     "unpack": UnpackCommand,
     "inspect": InspectCommand,
     "plan": PlanCommand,
-    "bench": BenchCommand,
     "serve": ServeCommand,
 }
-LAB = (DemoCommand, RunCommand, ReproduceCommand, ReportCommand, DataCommand, BenchCommand)
 ABOUT = """Many models in one set of weights, each given back by its context.
 
 To begin:
-  superpose demo             see it work: ten tasks in one network, minutes
+  superpose pack --help      pack trained models into one file
   superpose COMMAND --help   the options of a command, and an example
   superpose --version        the version"""
 
@@ -89,8 +76,6 @@ def _run(words: list[str]) -> None:
     except SystemExit:
         sys.stdout.flush()  # the help: a broken pipe shows here
         raise
-    if isinstance(command, LAB):
-        require(words[0])
-    elif isinstance(command, ServeCommand):
+    if isinstance(command, ServeCommand):
         require(words[0], extra="serve")
     command.run()

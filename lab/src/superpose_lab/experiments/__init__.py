@@ -1,0 +1,1 @@
+"""The paper's experiments, fine-tunes of pretrained networks, and protocols of recognition."""

@@ -1,0 +1,1 @@
+"""Protocols of recognition: the task of an input is recognised instead of given."""

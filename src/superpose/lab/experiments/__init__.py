@@ -1,1 +1,0 @@
-"""The paper's experiments: `settings` says what each is, `jobs` runs them."""

@@ -1,6 +1,0 @@
-"""The networks of the paper, as plain modules: superpose them, or bring your own."""
-
-from superpose.lab.networks.mlp import MLP
-from superpose.lab.networks.resnet import ResNet18
-
-__all__ = ["MLP", "ResNet18"]

@@ -1,3 +1,0 @@
-from lab.timed import pair
-
-__all__ = ["pair"]
