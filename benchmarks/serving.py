@@ -14,10 +14,6 @@ whatever else the machine does hits all of them; a ratio is of two turns of one 
 - `separate`: 64 plain models behind the same server and batcher, each run on its own rows.
 - `peft`: one model with 64 LoRA adapters of rank 8 and `adapter_names`, behind the same server and
   batcher (if peft is installed).
-
-The processor's time that a request takes is counted too, of the server's two threads (the event
-loop's and the model's) and of the clients, which share the cores. What is left of it when the same
-without tasks, without a model and without a protocol is taken away is where a request's time goes.
 """
 
 import asyncio
@@ -29,8 +25,6 @@ import random
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -42,8 +36,6 @@ import tyro
 from torch import Tensor, nn
 
 import superpose as sp
-from superpose.lab import MLP
-from superpose.serving.replicas import Replicas
 
 INPUTS, UNITS, CLASSES = 784, 1024, 10
 CLIENTS = (1, 8, 32, 128)
@@ -55,19 +47,19 @@ GOALS = {
     "superpose / separate": 5.0,
     "one client's extra ms": 1.5,
 }
-PROFILED, READING = (f"{kind}, 64 tasks, 32 clients" for kind in ("superpose", "reading"))
-PARTS = (
-    "sockets and HTTP: uvicorn",
-    "the protocol: read, checked, queued, answered, counted",
-    "the network's own operators",
-    "what tasks add to a pass: contexts, private tensors",
-    "batches put together and taken apart, and handed from thread to thread",
-)
 Kind = Literal["superpose", "separate", "peft"]
 
 
-def plain() -> nn.Module:
-    return MLP(INPUTS, UNITS, CLASSES)
+class MLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = [(INPUTS, UNITS), (UNITS, UNITS), (UNITS, CLASSES)]
+        self.layers = nn.ModuleList(nn.Linear(*size, bias=False) for size in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers[:-1]:
+            x = layer(x).relu()
+        return self.layers[-1](x)
 
 
 class Separate(nn.Module):
@@ -78,7 +70,7 @@ class Separate(nn.Module):
     def __init__(self, tasks: int) -> None:
         super().__init__()
         self.tasks = [f"task {number}" for number in range(tasks)]
-        self.nets = nn.ModuleList(plain() for _ in range(tasks))
+        self.nets = nn.ModuleList(MLP() for _ in range(tasks))
 
     def forward(self, x: Tensor, task: Any = None) -> Tensor:
         names = [task] * len(x) if isinstance(task, str) else task
@@ -99,11 +91,11 @@ class Adapters(nn.Module):
         import peft
 
         def config() -> Any:
-            return peft.LoraConfig(r=8, target_modules=r"layers\.[135]", init_lora_weights=False)
+            return peft.LoraConfig(r=8, target_modules=r"layers\.\d", init_lora_weights=False)
 
         self.tasks = [f"task {number}" for number in range(tasks)]
         names = [name.replace(" ", "_") for name in self.tasks]
-        self.net = peft.get_peft_model(plain(), config(), adapter_name=names[0])
+        self.net = peft.get_peft_model(MLP(), config(), adapter_name=names[0])
         for name in names[1:]:
             self.net.add_adapter(name, config())
 
@@ -118,7 +110,7 @@ def model_of(kind: Kind, tasks: int) -> Any:
         return Separate(tasks)
     if kind == "peft":
         return Adapters(tasks)
-    return sp.superpose(plain(), "binary", tasks=[f"task {number}" for number in range(tasks)])
+    return sp.superpose(MLP(), "binary", tasks=[f"task {number}" for number in range(tasks)])
 
 
 class Fixed(sp.serving.Repository):
@@ -126,9 +118,7 @@ class Fixed(sp.serving.Repository):
 
     def __init__(self, model: Any) -> None:
         inputs = (sp.serving.TensorSpec.parse(f"x=FP32[{INPUTS}]"),)
-        self.name = "many"
-        self.unloaded = frozenset()
-        self.replicas = Replicas(Path())
+        self.name, self.unloaded = "many", frozenset()
         self.version = sp.serving.Version(model, "0" * 64, sp.serving.Options(inputs))
 
 
@@ -245,25 +235,7 @@ class Client(asyncio.Protocol):
             self.done.set_exception(ConnectionError("the server closed a connection"))
 
 
-def processor_us(process: int) -> tuple[float, float]:
-    """The processor's time that the first thread of a process has had, and all others."""
-    threads = {
-        int(thread.name): int((thread / "schedstat").read_text().split()[0]) / 1e3
-        for thread in Path(f"/proc/{process}/task").iterdir()
-    }
-    return threads[process], sum(threads.values()) - threads[process]
-
-
-def batches(port: int) -> tuple[float, float]:
-    """How many batches a server has run, and their rows."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
-    return float(lines["superpose_batch_rows_count"]), float(lines["superpose_batch_rows_sum"])
-
-
-async def load(
-    port: int, requests: list[bytes], clients: int, seconds: float, server: int
-) -> dict[str, float]:
+async def load(port: int, requests: list[bytes], clients: int, seconds: float) -> dict[str, float]:
     taken: list[float] = []
     loop = asyncio.get_running_loop()
     made = [
@@ -271,20 +243,12 @@ async def load(
         for _ in range(clients)
     ]
     await asyncio.gather(*(client.done for _, client in made))  # all are accepted
-    ran, rows = batches(port)
-    began, own, (looping, modelling) = (
-        time.perf_counter(),
-        time.process_time(),
-        processor_us(server),
-    )
+    began = time.perf_counter()
     for _, client in made:
         client.done, client.end = loop.create_future(), began + seconds
         client.send()
     await asyncio.gather(*(client.done for _, client in made))
     elapsed = time.perf_counter() - began
-    own, after = time.process_time() - own, processor_us(server)
-    looping, modelling = after[0] - looping, after[1] - modelling
-    ran, rows = (after - before for after, before in zip(batches(port), (ran, rows), strict=True))
     for transport, _ in made:
         transport.close()
     ordered = sorted(taken)
@@ -292,31 +256,20 @@ async def load(
         "requests_per_s": len(taken) / elapsed,
         "p50_ms": 1e3 * ordered[len(ordered) // 2],
         "p99_ms": 1e3 * ordered[int(0.99 * (len(ordered) - 1))],
-        "server_us": (looping + modelling) / len(taken),
-        "loop_us": looping / len(taken),
-        "model_us": modelling / len(taken),
-        "batch_rows": rows / max(ran, 1),
-        "clients_us": 1e6 * own / len(taken),
     }
 
 
-def pass_ms(
-    model: Any,
-    rows: int,
-    tasks: int,
-    seconds: float = 0.3,
-    clock: Callable[[], float] = time.perf_counter,
-) -> float:
-    """The median time of a pass in this process: of rows of random tasks, or of a plain model."""
+def pass_ms(model: Any, rows: int, tasks: int, seconds: float = 0.3) -> float:
+    """The median time of a pass of rows of random tasks in this process."""
     x = torch.randn(rows, INPUTS)
     took = []
     with torch.no_grad():
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
-            names = [f"task {random.randrange(tasks)}" for _ in range(rows)] if tasks else None
-            began = clock()
-            model(x, task=names) if tasks else model(x)
-            took.append(clock() - began)
+            names = [f"task {random.randrange(tasks)}" for _ in range(rows)]
+            began = time.perf_counter()
+            model(x, task=names)
+            took.append(time.perf_counter() - began)
     return 1e3 * median(took)
 
 
@@ -360,15 +313,13 @@ class Benchmark:
                 command = [sys.executable, __file__, "child", kind, str(tasks)]
                 children[kind, tasks] = subprocess.Popen(command, stdout=subprocess.PIPE)
             ports = {key: int(child.stdout.readline()) for key, child in children.items()}
-            found = self._rounds(
-                {key: (port, children[key].pid) for key, port in ports.items()}, bodies, other
-            )
+            found = self._rounds(ports, bodies, other)
         finally:
             for child in children.values():
                 child.terminate()
             for child in children.values():
                 child.wait()
-        text = json.dumps(self._told(found), indent=1)
+        text = json.dumps(self._report(found), indent=1)
         if self.out:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             self.out.write_text(text + "\n")
@@ -376,20 +327,19 @@ class Benchmark:
 
     def _rounds(
         self,
-        servers: dict[Any, tuple[int, int]],
+        ports: dict[Any, int],
         bodies: dict[int, list[bytes]],
         other: dict[str, list[bytes]],
     ) -> list[dict[str, Any]]:
         model = model_of("superpose", OTHERS).eval()
-        separate, alone = model_of("separate", OTHERS).eval(), plain().eval()
-        rows = 16  # of a batch of 32 clients, until it was seen
+        separate = model_of("separate", OTHERS).eval()
         pass_ms(model, 32, OTHERS)
         gc.collect()
         gc.freeze()  # the clients are not to stop for it either
         turns: list[tuple[str, int, int]] = []
         for clients in CLIENTS:
             turns += [(kind, OTHERS, clients) for kind in other]
-            turns += [(kind, tasks, clients) for kind, tasks in servers]
+            turns += [(kind, tasks, clients) for kind, tasks in ports]
         found = []
         for number in range(self.rounds + 1):
             one: dict[str, Any] = {
@@ -397,37 +347,18 @@ class Benchmark:
                 "pass of 32 rows": pass_ms(model, 32, OTHERS),
                 "pass of 64 rows": pass_ms(model, 64, OTHERS),
                 "separate passes of 32 rows": pass_ms(separate, 32, OTHERS),
-                "mixed pass, us a row": self._row_us(model, rows, OTHERS),
-                "plain pass, us a row": self._row_us(alone, rows, 0),
             }
             for kind, tasks, clients in turns:
-                port, server = servers["superpose" if kind in other else kind, tasks]
+                port = ports["superpose" if kind in other else kind, tasks]
                 requests = other.get(kind) or bodies[tasks]
-                told = asyncio.run(load(port, requests, clients, self.seconds, server))
-                one[f"{kind}, {tasks} tasks, {clients} clients"] = told
-            rows = max(1, round(one[PROFILED]["batch_rows"]))
+                measured = asyncio.run(load(port, requests, clients, self.seconds))
+                one[f"{kind}, {tasks} tasks, {clients} clients"] = measured
             if number:  # the first is for warming up
                 found.append(one)
                 print(f"round {number} of {self.rounds}", file=sys.stderr)
         return found
 
-    def _row_us(self, model: Any, rows: int, tasks: int) -> float:
-        """The processor's time of a pass, a row."""
-        return 1e3 / rows * pass_ms(model, rows, tasks, clock=time.thread_time)
-
-    def _profile(self, found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-        """Where the processor's time of a request goes, by what it takes without each part."""
-        parts: dict[str, list[float]] = {part: [] for part in PARTS}
-        for one in found:
-            served = one[PROFILED]
-            http, loop, model = one[READING]["loop_us"], served["loop_us"], served["model_us"]
-            mixed, alone = one["mixed pass, us a row"], one["plain pass, us a row"]
-            costs = (http, loop - http, alone, mixed - alone, model - mixed)
-            for part, cost in zip(PARTS, costs, strict=True):
-                parts[part].append(cost)
-        return {part: spread(costs) for part, costs in parts.items()}
-
-    def _told(self, found: list[dict[str, Any]]) -> dict[str, Any]:
+    def _report(self, found: list[dict[str, Any]]) -> dict[str, Any]:
         def each(kind: str, tasks: int, clients: int, what: str = "requests_per_s") -> list[float]:
             return [one[f"{kind}, {tasks} tasks, {clients} clients"][what] for one in found]
 
@@ -492,7 +423,6 @@ class Benchmark:
                 )
                 for rows in (1, 32, 64)
             },
-            "a request, us": self._profile(found),
             "served": [
                 {
                     "kind": kind,
@@ -500,16 +430,7 @@ class Benchmark:
                     "clients": clients,
                     **{
                         what: spread(each(kind, tasks, clients, what))
-                        for what in (
-                            "requests_per_s",
-                            "p50_ms",
-                            "p99_ms",
-                            "server_us",
-                            "loop_us",
-                            "model_us",
-                            "batch_rows",
-                            "clients_us",
-                        )
+                        for what in ("requests_per_s", "p50_ms", "p99_ms")
                     },
                 }
                 for kind, tasks in kinds

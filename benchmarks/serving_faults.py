@@ -1,19 +1,14 @@
-"""What the server does with clients that vanish, signals, changes, nonsense and too much of it all.
+"""Clients that vanish, signals, changes, nonsense requests and overload against a running server.
 
     OMP_NUM_THREADS=1 python benchmarks/serving_faults.py --out results/serving/faults.json
-    … --only killed --ray-python .clients/ray/bin/python
 
 Every trial is against `superpose serve` in a process of its own, on loopback. Every answer is
-compared with the model in process; one that differs is counted as wrong. `killed` needs an
-environment with the extra `ray`, such as that of `make ray`; it is left out without one.
+compared with the model in process; one that differs is counted as wrong.
 """
 
 import asyncio
-import functools
 import json
-import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,46 +24,49 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from safetensors.torch import save_file
+from torch import nn
 
 import superpose as sp
 
-SIZES = {"inputs": 64, "units": 256, "classes": 10}
+INPUTS = 64
 TOKEN = "control"
 TASKS = [f"task {number}" for number in range(16)]
 ATOL = 1e-3
 
 
-def make() -> Any:
-    return sp.lab.MLP(**SIZES)
+def make() -> nn.Module:
+    return nn.Sequential(nn.Linear(INPUTS, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
 class Known:
-    """A file of packed models, inputs, and the right answers of each task."""
+    """A file of many models, inputs, and the right answers of each task."""
 
     def __init__(self, folder: Path) -> None:
-        torch.manual_seed(0)
         self.folder = folder
-        nets = {task: make() for task in TASKS}
-        self.packed = sp.pack(nets, method="sum").eval()
-        self.x = torch.randn(32, SIZES["inputs"])
-        sp.save(self.packed, folder / "many.safetensors")
+        self.x = torch.randn(32, INPUTS, generator=torch.Generator().manual_seed(0))
+        self.file = folder / "many.safetensors"
         (folder / "token").write_text(TOKEN)
+        self.right = self.save(0)
+
+    def save(self, seed: int) -> dict[str, np.ndarray]:
+        """Write a file of other models, and return their answers."""
+        torch.manual_seed(seed)
+        model = sp.superpose(make(), tasks=TASKS).eval()
+        sp.save(model, self.file)
         with torch.no_grad():
-            self.right = {task: self.packed(self.x, task=task).numpy() for task in TASKS}
+            return {task: model(self.x, task=task).numpy() for task in TASKS}
 
     def body(self, row: int) -> bytes:
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1, SIZES["inputs"]]}
+        tensor = {"name": "input", "datatype": "FP32", "shape": [1, INPUTS]}
         return json.dumps({"inputs": [{**tensor, "data": self.x[row].tolist()}]}).encode()
 
 
 class Running:
     """`superpose serve` as a process."""
 
-    def __init__(self, known: Known, *words: str, python: str = sys.executable) -> None:
-        file = known.folder / "many.safetensors"
-        command = [python, "-m", "superpose", "serve", str(file), "--json"]
-        net = ["--net", "superpose.lab:MLP", "--net-args", json.dumps(SIZES)]
+    def __init__(self, known: Known, *words: str) -> None:
+        command = [sys.executable, "-m", "superpose", "serve", str(known.file), "--json"]
+        net = ["--net", f"{Path(__file__).stem}:make"]
         ports = ["--port", "0", "--grpc-port", "-1"]
         token = ["--control-token-file", str(known.folder / "token")]
         self.process = subprocess.Popen(
@@ -76,6 +74,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            cwd=Path(__file__).parent,
         )
         assert self.process.stdout is not None
         self.url: str = json.loads(self.process.stdout.readline())["url"]
@@ -103,11 +102,11 @@ class Running:
     def infer(self, known: Known, task: str, row: int) -> tuple[int, bool]:
         """The status, and whether the answer is right."""
         path = f"/v2/models/{task.replace(' ', '%20')}/infer"
-        status, told = self.post(path, known.body(row))
+        status, answer = self.post(path, known.body(row))
         if status != 200:
             return status, True
-        found = np.array(told["outputs"][0]["data"])
-        return status, bool(np.abs(found - known.right[task][row]).max() < ATOL)
+        numbers = np.array(answer["outputs"][0]["data"])
+        return status, bool(np.abs(numbers - known.right[task][row]).max() < ATOL)
 
 
 def vanishing(known: Known, count: int) -> dict[str, Any]:
@@ -224,79 +223,57 @@ async def _until_gone(server: Running, known: Known) -> dict[str, int]:
 
 
 def changing(known: Known, count: int) -> dict[str, Any]:
-    """Load and unload while requests run: tasks are added to the model, and it is put back."""
-    torch.manual_seed(1)
-    added = [make() for _ in range(4)]
-    for number, net in enumerate(added):
-        save_file(net.state_dict(), known.folder / f"new{number}.safetensors")
+    """Load and unload while requests run: the file is another one, and tasks come and go."""
     server = Running(known)
-    versions: dict[str, dict[str, np.ndarray]] = {}
-    base = json.loads(urllib.request.urlopen(f"{server.url}/v2/models/many").read())["versions"][0]
-    versions[base] = known.right
+
+    def version() -> str:
+        index = server.post("/v2/repository/index", b"{}")[1]
+        return str(index[0]["version"])
+
+    right = {version(): known.right}
     answers: list[tuple[int, str, str, int, Any]] = []
     over = threading.Event()
 
-    def asking() -> None:
+    def request() -> None:
         while not over.is_set():
             task, row = random.choice(TASKS), random.randrange(32)
             path = f"/v2/models/{task.replace(' ', '%20')}/infer"
-            status, told = server.post(path, known.body(row))
-            version = told.get("model_version", "")
-            found = np.array(told["outputs"][0]["data"]) if status == 200 else None
-            answers.append((status, version, task, row, found))
+            status, answer = server.post(path, known.body(row))
+            numbers = np.array(answer["outputs"][0]["data"]) if status == 200 else None
+            answers.append((status, answer.get("model_version", ""), task, row, numbers))
 
-    watch = [threading.Thread(target=asking) for _ in range(3)]
-    for one in watch:
-        one.start()
+    clients = [threading.Thread(target=request) for _ in range(3)]
+    for client in clients:
+        client.start()
     before = server.memory_mb()
-    done = 0
-    failures = []
-    while done < count:
-        kind = done % 4
-        if kind == 0:  # one more task: another model, whose every answer is a little other
-            number = done // 4 % len(added)
-            parameters = {"parameters": {"file": f"new{number}.safetensors"}}
-            calls = [("new/load", parameters)]
-        elif kind == 1:
-            calls = [("task%2015/unload", {}), ("task%2015/load", {})]
-        elif kind == 2:
-            calls = [("new/unload", {}), ("new/load", {})]
-        else:
-            calls = [("many/load", {})]
-        for path, body in calls:
-            status, told = server.post(
-                f"/v2/repository/models/{path}", json.dumps(body).encode(), control=True
-            )
-            if status != 200:
-                failures.append(told)
-        if kind == 0:
-            listed = server.post("/v2/repository/index", b"{}")[1]
-            version = next(one["version"] for one in listed if one["name"] == "new")
-            if version not in versions:
-                model = sp.load(known.folder / "many.safetensors", make())
-                model.add("new", added[number])  # type: ignore[attr-defined]
-                with torch.no_grad():
-                    own = {t: model.eval()(known.x, task=t).numpy() for t in TASKS}
-                versions[version] = own
-        done += 1
+    failures = 0
+    for cycle in range(count):
+        loading = cycle % 2 == 0
+        saved = known.save(cycle // 2 % 4) if loading else {}
+        for call in ("many/load",) if loading else ("task%2015/unload", "task%2015/load"):
+            status, _ = server.post(f"/v2/repository/models/{call}", b"{}", control=True)
+            failures += status != 200
+        if loading:
+            right[version()] = saved
     over.set()
-    for one in watch:
-        one.join()
-    judged = [(s, v, t, r, f) for s, v, t, r, f in answers if s == 200]
-    wrong = sum(np.abs(f - versions[v][t][r]).max() >= ATOL for _, v, t, r, f in judged)
-    others = {s: sum(a[0] == s for a in answers) for s in {a[0] for a in answers} - {200}}
-    told = {
-        "cycles": done,
-        "calls that failed": len(failures),
-        "versions served": len(versions),
+    for client in clients:
+        client.join()
+    known.right = known.save(0)
+    judged = [answer for answer in answers if answer[0] == 200]
+    wrong = sum(np.abs(x - right[v][t][r]).max() >= ATOL for _, v, t, r, x in judged)
+    others = sorted({answer[0] for answer in answers} - {200})
+    return {
+        "cycles": count,
+        "calls that failed": failures,
+        "versions served": len(right),
         "answers compared": len(judged),
         "wrong": int(wrong),
-        "other statuses (404: the task was unloaded)": others,
+        "other statuses (404: the task was unloaded)": {
+            status: sum(answer[0] == status for answer in answers) for status in others
+        },
         "memory before and after, MB": [round(before), round(server.memory_mb())],
         "exit code": server.stop(),
     }
-    shutil.rmtree(known.folder / "many.safetensors.serving")
-    return told
 
 
 def fuzzed(known: Known, count: int) -> dict[str, Any]:
@@ -423,89 +400,24 @@ def overloaded(known: Known, seconds: float) -> dict[str, Any]:
     }
 
 
-class Replicas:
-    """`superpose serve --on ray` with two replicas, which are known by their files."""
-
-    def __init__(self, known: Known, python: str) -> None:
-        self._folder = known.folder / "many.safetensors.serving" / "replicas"
-        words = ("--on", "ray", "--replicas", "2", "--replica-cpus", "0.5")
-        self.server = Running(known, *words, python=python)
-
-    def alive(self) -> list[int]:
-        numbers = [int(path.name.split("-")[-2]) for path in self._folder.iterdir()]
-        return [number for number in numbers if Path(f"/proc/{number}").exists()]
-
-    def kill_one(self, seconds: float = 120) -> None:
-        """Kill a replica, and wait until there is another one."""
-        killed = random.choice(self.alive())
-        os.kill(killed, signal.SIGKILL)
-        end = time.monotonic() + seconds
-        while len(set(self.alive()) - {killed}) < 2:
-            assert time.monotonic() < end, "Ray started no other replica"
-            time.sleep(0.1)
-
-
-def killed(known: Known, count: int, python: str = sys.executable) -> dict[str, Any]:
-    """kill -9 of one of two replicas on Ray, under load."""
-    replicas = Replicas(known, python)
-    answers: list[tuple[int, bool, float]] = []
-    over = threading.Event()
-
-    def asking() -> None:
-        while not over.is_set():
-            began = time.perf_counter()
-            told = replicas.server.infer(known, random.choice(TASKS), random.randrange(32))
-            answers.append((*told, time.perf_counter() - began))
-
-    watch = [threading.Thread(target=asking) for _ in range(4)]
-    for one in watch:
-        one.start()
-    try:
-        for _ in range(count):
-            replicas.kill_one()
-    finally:
-        over.set()
-        for one in watch:
-            one.join()
-        code = replicas.server.stop()
-        shutil.rmtree(known.folder / "many.safetensors.serving")
-    ordered = sorted(took for _, _, took in answers)
-    return {
-        "kills of a replica": count,
-        "requests": len(answers),
-        "failed": sum(status != 200 for status, _, _ in answers),
-        "wrong": sum(not right for _, right, _ in answers),
-        "ms, median and slowest": [
-            round(1e3 * ordered[len(ordered) // 2]),
-            round(1e3 * ordered[-1]),
-        ],
-        "exit code": code,
-    }
-
-
 @dataclass
 class Faults:
     out: Path | None = None
     only: tuple[str, ...] = ()
     """Trials to run; the others stay as they are in the file. All, if none is named."""
-    ray_python: Path | None = None
-    """The interpreter of an environment with Ray."""
     vanishing: int = 100
     terminated: int = 20
     changing: int = 1000
     fuzzed: int = 10_000
     overloaded: float = 60.0
-    killed: int = 20
 
     def run(self) -> None:
         random.seed(0)
         trials = {
             trial.__name__: trial for trial in (vanishing, terminated, changing, fuzzed, overloaded)
         }
-        if self.ray_python is not None:
-            trials["killed"] = functools.partial(killed, python=str(self.ray_python))
         found = json.loads(self.out.read_text()) if self.only and self.out else {}
-        found["command"] = "python benchmarks/serving_faults.py --ray-python PYTHON"
+        found["command"] = "python benchmarks/serving_faults.py"
         with tempfile.TemporaryDirectory() as folder:
             known = Known(Path(folder))
             for name in self.only or trials:

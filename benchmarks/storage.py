@@ -3,6 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/storage.py mnist    # results/storage/mnist.json
     OMP_NUM_THREADS=1 python benchmarks/storage.py cifar    # results/storage/cifar.json
     OMP_NUM_THREADS=1 python benchmarks/storage.py text     # results/storage/text.json
+    OMP_NUM_THREADS=1 python benchmarks/storage.py finetunes  # results/storage/finetunes.json
     OMP_NUM_THREADS=1 python benchmarks/storage.py theory   # results/storage/theory.json
     OMP_NUM_THREADS=1 python benchmarks/storage.py lowrank  # results/storage/lowrank.json
 
@@ -22,7 +23,6 @@ import torch
 import trained
 import tyro
 from lowrank import low_rank
-from torch import nn
 from tyro.conf import Positional
 
 import superpose as sp
@@ -66,11 +66,11 @@ TEXT = [  # (method, steps of distillation, whether there is a base, rank)
     ("solve", 0, True, 1),
     ("delta", 0, True, 4),
 ]
-PAIRING = [  # (family, whether layers change places, seed): the same fine-tunes, by delta
-    (family, paired, seed)
-    for seed in range(6)
+FINE_TUNES = [  # (family, method, rank, seed): the same fine-tunes, compared with each net alone
+    (family, method, rank, seed)
+    for seed in range(4)
     for family in ("binary", "hadamard")
-    for paired in (False, True)
+    for method, rank in (("delta", 0), ("solve", 0), ("delta", 1))
 ]
 LOW_RANK = [(256, 2), (512, 5), (1024, 5), (2048, 5), (2048, 10), (2048, 20)]  # units, models
 THEORY = [
@@ -82,7 +82,7 @@ THEORY = [
 
 @dataclass
 class Benchmark:
-    what: Positional[Literal["mnist", "cifar", "text", "theory", "lowrank"]]
+    what: Positional[Literal["mnist", "cifar", "text", "finetunes", "theory", "lowrank"]]
     nets: Path = Path("runs/nets")
     """Where trained networks are kept."""
     out: Path = Path("results/storage")
@@ -165,10 +165,26 @@ class Benchmark:
             key = {"net": "BERT, 2 layers of 128", "models": 4, "family": "hadamard"}
             key |= {"method": method, "base": base, "finetune": steps} | ranked(*rank)
             self.record(key, partial(self._text, *given, method, steps, base, *rank))
-        for family, paired, seed in PAIRING:
-            key = {"net": "BERT, 2 layers of 128", "models": 4, "family": family}
-            key |= {"method": "delta", "base": True, "random_pairing": paired, "seed": seed}
-            self.record(key, partial(self._pairing, *given, family, paired, seed))
+
+    def finetunes(self) -> None:
+        corpus = trained.Reviews()
+        start = trained.text_base(corpus, self.nets)
+        nets = {name: trained.text_net(corpus, name, self.nets) for name in corpus.tasks}
+        for family, method, rank, seed in FINE_TUNES:
+            key = {"family": family, "method": method, "rank": rank, "seed": seed}
+            self.record(key, partial(self._finetunes, corpus, start, nets, **key))
+
+    def _finetunes(self, corpus, start, nets, family, method, rank, seed):  # type: ignore[no-untyped-def]
+        given = trained.fitted(method, {name: corpus.calibration(name) for name in nets})
+        packed = sp.pack(nets, family, method=method, base=start, rank=rank, seed=seed, **given)
+        found = [corpus.accuracy(packed, name, task=name) for name in nets]
+        new = {name: corpus.inputs(corpus.rows(name)[0][-1000:]) for name in nets}
+        seen = sp.crosstalk(packed, nets, new)
+        return {
+            "accuracy": round(sum(found) / len(found), 2),
+            "agreement": sum(seen.agreement.values()) / len(nets),
+            "noise": sum(seen.outputs.values()) / len(nets),
+        }
 
     def _text(self, corpus, start, nets, method, steps, base, rank=0):  # type: ignore[no-untyped-def]
         alone = [corpus.accuracy(nets[name], name) for name in corpus.tasks]
@@ -177,19 +193,6 @@ class Benchmark:
         packed = sp.pack(nets, "hadamard", method=method, finetune=steps, rank=rank, **given)
         found = [corpus.accuracy(packed, name, task=name) for name in corpus.tasks]
         return summary(alone, found) | sizes(packed)
-
-    def _pairing(self, corpus, start, nets, family, paired, seed):  # type: ignore[no-untyped-def]
-        packed = sp.pack(nets, family, method="delta", base=start, random_pairing=paired, seed=seed)
-        found = [corpus.accuracy(packed, name, task=name) for name in corpus.tasks]
-        told = sp.crosstalk(packed, nets, {name: corpus.calibration(name) for name in nets})
-        return {
-            "packed": round(sum(found) / len(found), 2),
-            "packed_each": [round(a, 2) for a in found],
-            "agreement": sum(told.agreement.values()) / len(nets),
-            "output_noise": sum(told.outputs.values()) / len(nets),
-            "read": sum(read(packed, name, net) for name, net in nets.items()) / len(nets),
-            "layers": [vars(layer) for layer in told.layers],
-        }
 
     def theory(self) -> None:
         stream = trained.permuting(20)
@@ -277,15 +280,6 @@ def summary(alone: list[float], packed: list[float]) -> dict[str, object]:
         "alone_each": [round(a, 2) for a in alone],
         "packed_each": [round(a, 2) for a in packed],
     }
-
-
-def read(packed: sp.Packed, name: str, net: nn.Module) -> float:
-    """The share of the pooler's crosstalk in the one direction of 128 that the answer reads."""
-    dense = "bert.pooler.dense.weight"
-    error = sp.unpack(packed, name).get_parameter(dense) - net.get_parameter(dense)
-    no, yes = net.get_parameter("classifier.weight")
-    direction = (yes - no) / (yes - no).norm()
-    return float(((direction @ error).square().sum() / error.square().sum()).detach())
 
 
 def sizes(packed: sp.Packed) -> dict[str, int]:

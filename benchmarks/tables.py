@@ -282,27 +282,22 @@ def packed_alike(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [r for net, r in named if (net, r["models"]) == (row["net"], row["models"])]
 
 
-def pairing() -> str:
-    """Delta with and without layers that change places: mean and deviation over seeds."""
+def fine_tunes_stored() -> str:
+    """Fine-tunes by delta, by solve and with low-rank parts: mean and deviation over seeds."""
     lines = [
-        "| family | random pairing | accuracy | answers as the net alone, % "
-        "| noise of the output, % | mean noise of the layers, % "
-        "| pooler's crosstalk that the answer reads, % | seeds |",
-        "|---|---|---|---|---|---|---|---|",
+        "| family | method | accuracy | answers as the net alone, % "
+        "| noise of the output, % | seeds |",
+        "|---|---|---|---|---|---|",
     ]
-    found = [row for row in rows("storage/text") if "seed" in row]
-    for family, paired in itertools.product(("binary", "hadamard"), (False, True)):
-        kind = {"family": family, "random_pairing": paired}
+    found = rows("storage/finetunes")
+    ways = dict.fromkeys((row["family"], row["method"], row["rank"]) for row in found)
+    for family, method, rank in sorted(ways):
+        kind = {"family": family, "method": method, "rank": rank}
         some = [row for row in found if kind.items() <= row.items()]
-        layers = [[layer["measured"] for layer in row["layers"]] for row in some]
-        cells = [
-            told([row["packed"] for row in some]),
-            *(told([100 * row[name] for row in some]) for name in ("agreement", "output_noise")),
-            told([100 * fmean(noise) for noise in layers]),
-            told([100 * row["read"] for row in some]),
-        ]
-        told_as = "yes" if paired else "no"
-        lines.append(f"| {family} | {told_as} | {' | '.join(cells)} | {len(some)} |")
+        cells = [told([row["accuracy"] for row in some])]
+        cells += [told([100 * row[name] for row in some]) for name in ("agreement", "noise")]
+        label = f"{method}, rank {rank} for each" if rank else method
+        lines.append(f"| {family} | {label} | {' | '.join(cells)} | {len(some)} |")
     return "\n".join(lines)
 
 
@@ -406,38 +401,6 @@ def serving() -> str:
     return "\n".join(lines)
 
 
-def serving_costs() -> str:
-    """The processor's time of a request, of the server and of the clients."""
-    found = json.loads((ROOT / "results/serving/speed.json").read_text())["served"]
-    columns = {
-        "server_us": "server, µs",
-        "loop_us": "event loop",
-        "model_us": "model",
-        "batch_rows": "rows a batch",
-        "clients_us": "clients, µs",
-    }
-    shown = {name: title for name, title in columns.items() if name in found[0]}
-    lines = [f"| served | tasks | {' | '.join(shown.values())} |", "|---" * (2 + len(shown)) + "|"]
-    for row in found:
-        if row["clients"] == 32:
-            tasks = "–" if row["kind"] in ("route", "reading") else row["tasks"]
-            costs = (f"{max(row[name]['median'], 0):,.0f}" for name in shown)
-            lines.append(f"| `{row['kind']}` | {tasks} | {' | '.join(costs)} |")
-    return "\n".join(lines)
-
-
-def serving_parts() -> str:
-    """Where the processor's time of a request goes."""
-    found = json.loads((ROOT / "results/serving/speed.json").read_text()).get("a request, us")
-    if found is None:
-        return "Not measured yet."
-    lines = ["| part of a request | µs | spread |", "|---|---|---|"]
-    for part, cost in found.items():
-        spread = f"{cost['min']:.0f}–{cost['max']:.0f}"
-        lines.append(f"| {part} | {cost['median']:.0f} | {spread} |")
-    return "\n".join(lines)
-
-
 def serving_ratios() -> str:
     """What is compared with what, beside its goal."""
     found = json.loads((ROOT / "results/serving/speed.json").read_text())
@@ -493,8 +456,6 @@ def _plain(value: Any) -> str:
 TABLES = {
     "serving": serving,
     "serving ratios": serving_ratios,
-    "serving costs": serving_costs,
-    "serving parts": serving_parts,
     "faults": faults,
     "speed": speed,
     "first use": first_use,
@@ -512,7 +473,7 @@ TABLES = {
     "mnist": mnist,
     "cifar": cifar,
     "text": text,
-    "pairing": pairing,
+    "fine tunes stored": fine_tunes_stored,
     "lowrank": lowrank,
     "capacity": capacity,
     "precision": precision,

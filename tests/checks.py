@@ -14,8 +14,11 @@ TASKS = torch.tensor([2, 0, 1, 2, 3])
 
 
 def gradients(model, output):
+    """Of the squares, each with a weight of its own, so that no two rows can change places."""
     model.zero_grad()
-    output.square().sum().backward()
+    numbers = output.detach().real
+    weights = torch.linspace(0.5, 1.5, output.numel()).to(numbers).view(output.shape)
+    (output.abs().square() * weights).sum().backward()
     return learned_gradients(model)
 
 
@@ -27,10 +30,17 @@ def learned_gradients(model):
     for flats in every:
         for task, flat in flats.named_parameters():
             if flat.grad is not None:
-                for path, own in flats.split(flat.grad.clone()).items():
-                    names = [f"{path}.{name}" if path else name for name in own]
-                    found |= dict(zip([f"{name} of {task}" for name in names], own.values(), strict=True))
+                found |= named(flats, flat.grad.clone(), task)
     return found
+
+
+def named(flats, numbers, task):
+    """The parts of a flat tensor, by name and task."""
+    return {
+        (f"{path}.{name}" if path else name) + f" of {task}": tensor
+        for path, own in flats.split(numbers).items()
+        for name, tensor in own.items()
+    }
 
 
 def whole_state(model):
@@ -45,6 +55,21 @@ def whole_state(model):
     return {name: tensor.detach().clone() for name, tensor in (shared | own).items()}
 
 
+def assert_close(found, expected):
+    """Two dictionaries of tensors."""
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], msg=lambda why, n=name: f"{n}: {why}")
+
+
+def assert_same_bits(found, expected):
+    """Two dictionaries of tensors."""
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert tensor.dtype == expected[name].dtype, name
+        assert torch.equal(tensor, expected[name]), name
+
+
 def first(output):
     return output[0] if isinstance(output, tuple) else output
 
@@ -56,29 +81,42 @@ def rows_one_by_one(model, tasks, *inputs):
 def randomise_private(model):
     """So that tasks differ in their private parameters too."""
     model.begin(*model.tasks)
+    generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for task in model.tasks:
             for name, tensor in model.private_tensors(task).items():
                 if tensor.dtype != torch.int64 and "covariance" not in name:
-                    tensor.add_(torch.rand_like(tensor))
+                    noise = torch.rand(tensor.shape, generator=generator)
+                    tensor.add_(noise.to(tensor.device, tensor.real.dtype))
     return model
 
 
-def assert_plain_bit_for_bit(net, x):
-    """Outputs and gradients of the identity family are those of the plain network."""
-    model = sp.superpose(net, "identity", tasks=4)
-    y, plain = model(x, task=2), net(x)
-    assert torch.equal(y, plain)
-    y.square().sum().backward()
-    plain.square().sum().backward()
-    learned = learned_gradients(model)
-    for tensor, parameter in net.named_parameters():
-        private = f"{tensor} of 2"
-        assert torch.equal(learned[private if private in learned else tensor], parameter.grad)
+def scramble(model):
+    """Tasks that have begun, and weights that somebody has learned."""
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for layer in model.superposed_layers:
+            for name in layer.bound:
+                weight = layer.stored(name)
+                noise = torch.randn(weight.shape, generator=generator)
+                weight.add_(0.3 * noise.to(weight.real.dtype))
+    return randomise_private(model)
+
+
+def learn(model, x, *tasks, steps=2, lr=0.05):
+    """Some steps for each task, which begins."""
+    optimiser = torch.optim.Adam(model.parameters(), lr)
+    model.begin(*tasks)
+    for number, task in enumerate(tasks):
+        for _ in range(steps):
+            optimiser.zero_grad()
+            (model(x, task=task) - number - 1).square().mean().backward()
+            optimiser.step()
+    return model
 
 
 def copies(model, net, path):
-    """The model copied, pickled, and written to a file and read."""
+    """The model copied, pickled, as a state, and written to a file and read."""
     sp.save(model, path)
     yield copy.deepcopy(model)
     yield pickle.loads(pickle.dumps(model))

@@ -143,7 +143,6 @@ CUSTOM = {
     "own linear, tokens": lambda: (nn.Sequential(OwnLinear(7, 6)), (3, 7)),
     "mixture of experts": lambda: (nn.Sequential(Mixture(7, 6)), (7,)),
     "own norm": lambda: (nn.Sequential(nn.Linear(7, 6), RootMeanSquare(6)), (3, 7)),
-    "own batch norm": lambda: (nn.Sequential(nn.Linear(7, 6), OwnBatchNorm(6)), (7,)),
     "slope": lambda: (nn.Sequential(nn.Linear(7, 6), nn.PReLU()), (7,)),
     "channels last": lambda: (nn.Sequential(nn.Conv2d(4, 6, 3), ChannelsLast(6)), (4, 5, 5)),
 }

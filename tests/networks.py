@@ -1,5 +1,7 @@
 """The small networks that tests share."""
 
+import itertools
+
 import torch
 from checks import TASKS, randomise_private
 from torch import nn
@@ -7,9 +9,25 @@ from torch import nn
 import superpose as sp
 
 
+class MLP(nn.Module):
+    """Linear layers with ReLU between them."""
+
+    def __init__(self, inputs, units, outputs, hidden=2, bias=False):
+        super().__init__()
+        sizes = [inputs, *[units] * hidden, outputs]
+        layers = [nn.Flatten()]
+        for size, following in itertools.pairwise(sizes):
+            layers += [nn.Linear(size, following, bias=bias), nn.ReLU()]
+            nn.init.xavier_normal_(layers[-2].weight)
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 def mlp(bias=True, dtype=torch.float32):
     torch.manual_seed(0)
-    return sp.lab.MLP(12, 16, 5, bias=bias).to(dtype)
+    return MLP(12, 16, 5, bias=bias).to(dtype)
 
 
 def cnn():
@@ -31,7 +49,7 @@ def nets(make=mlp, names="abc"):
 
 
 def wide():
-    return sp.lab.MLP(48, 64, 5, bias=True)
+    return MLP(48, 64, 5, bias=True)
 
 
 def inputs(names="abc", points=10, shape=(48,)):

@@ -186,9 +186,6 @@ def test_packed_models():
     x = torch.randn(5, 12)
     program = exported(packed, x, torch.tensor([1, 0, 0, 1, 1])).module()
     assert_same(program(x, task=torch.tensor([0, 1, 1, 0, 0])), packed(x, task=list("abbaa")))
-    paired = sp.pack(nets, method="delta", base=nets["a"], random_pairing=True)
-    with pytest.raises(sp.SuperposeError, match="pack without random_pairing"):
-        sp.exportable(paired)
 
 
 def test_only_superposed_models():

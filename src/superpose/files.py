@@ -121,6 +121,7 @@ def load(path: str | os.PathLike[str], net: nn.Module) -> Superposed:
         header["seed"],
         Options(**header["options"]),
         _class_of(header["method"]),
+        start=False,
     )
     _check_no_other_forms(path, model, header["forms"])
     model.superposition.spent = header["spent"]
@@ -343,6 +344,7 @@ def _restore(
             "network whose tensors are tied as they were"
         )
     private = model.private_state
+    private.add(model.superposition.names.values())
     private.begun.update(begun)
     for flats in private.flats.values():
         place = 0

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from networks import correlated, inputs, nets, wide
-from packing.problems import fitted
+from packing.problems import MLP, correlated, error, fine_tunes, fitted, inputs, nets
 from torch import nn
 
 import superpose as sp
@@ -31,7 +30,7 @@ def test_solve_is_predicted_to_ten_percent(family, bias):
 @pytest.mark.parametrize("method", ["sum", "delta"])
 def test_sums_are_predicted_to_ten_percent(family, method):
     torch.manual_seed(0)
-    models = {name: sp.lab.MLP(256, 256, 32) for name in "abcde"}
+    models = {name: MLP(256, 256, 256, bias=False) for name in "abcde"}
     x = {name: torch.randn(128, 256) for name in models}
     packed = sp.pack(models, family, method=method)
     for layer in sp.crosstalk(packed, models, x).layers:
@@ -56,8 +55,48 @@ def test_convolutions_are_measured_and_predicted(conv, method):
     assert first.predicted == pytest.approx(first.measured, rel=0.25 if conv == "kernel" else 0.5)
 
 
+def test_positions_of_a_kernel_whose_channels_are_bound_add_up():
+    """Permutations keep the mean of positive numbers, so all positions err in one direction."""
+    torch.manual_seed(0)
+    models = {name: nn.Sequential(nn.Conv2d(16, 8, 3)) for name in "abc"}
+    for net in models.values():
+        net[0].weight.data.abs_()
+    x = {name: torch.rand(40, 16, 6, 6) for name in models}
+    packed = sp.pack(models, "permutation", method="sum", conv="channel")
+    layer = sp.crosstalk(packed, models, x).layers[0]
+    assert layer.predicted == pytest.approx(layer.measured, rel=0.1)
+
+
+@pytest.mark.parametrize("method", ["sum", "delta", "solve"])
+def test_noise_beside_a_base_is_a_share_of_the_whole_output(method):
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(96, 64))
+    base[0].weight.data *= 30  # of the size of the differences
+    models = fine_tunes(base, "abcd", rank=96)
+    x = {name: torch.randn(800, 96) for name in models}
+    packed = sp.pack(models, "hadamard", method=method, base=base, **fitted(method, x))
+    layer = sp.crosstalk(packed, models, x).layers[0]
+    noise = [error(packed, net, name, x[name]) ** 2 for name, net in models.items()]
+    assert layer.measured == pytest.approx(sum(noise) / 4, rel=1e-3)
+    assert layer.predicted == pytest.approx(layer.measured, rel=0.1)
+    assert 0.05 < layer.measured < 2
+
+
+@pytest.mark.parametrize("method", ["sum", "solve"])
+def test_low_rank_parts_are_no_crosstalk(method):
+    torch.manual_seed(0)
+    models = {name: nn.Sequential(nn.Linear(96, 64)) for name in "abcd"}
+    x = {name: torch.randn(800, 96) for name in models}
+    packed = sp.pack(models, "hadamard", method=method, rank=8, **fitted(method, x))
+    layer = sp.crosstalk(packed, models, x).layers[0]
+    noise = [error(packed, net, name, x[name]) ** 2 for name, net in models.items()]
+    assert layer.measured == pytest.approx(sum(noise) / 4, rel=1e-3)
+    expected = pytest.approx(layer.measured, rel=0.2) if method == "sum" else None
+    assert layer.predicted == expected
+
+
 def test_one_model_has_no_crosstalk_and_a_trained_one_no_prediction():
-    models, x = nets(wide, "a"), inputs("a")
+    models, x = nets(MLP, "a"), inputs("a")
     found = sp.crosstalk(sp.pack(models, calibration=x), models, x)
     assert found.outputs["a"] < 1e-6
     assert found.agreement["a"] == 1
@@ -67,7 +106,7 @@ def test_one_model_has_no_crosstalk_and_a_trained_one_no_prediction():
     same = sp.crosstalk(trained, snapshots, {"a": x["a"], "b": x["a"]})
     assert all(layer.predicted is None and layer.measured < 1e-9 for layer in same.layers)
     assert "–" in str(same)
-    assert same.as_dict()["layers"][0]["layer"] == "layers.1.weight"
+    assert same.as_dict()["layers"][0]["layer"] == "hidden.0.weight"
     with pytest.raises(sp.SuperposeError, match="task 'b' needs its model and its inputs"):
         sp.crosstalk(trained, models, x)
 
@@ -91,7 +130,7 @@ def test_a_layer_that_gives_only_zeros_has_no_share_of_noise(method):
 
 
 def test_only_contexts_that_turn_something_are_predicted():
-    models, x = nets(wide, "abc"), inputs("abc", points=60)
+    models, x = nets(MLP, "abc"), inputs("abc", points=60)
     found = sp.crosstalk(sp.pack(models, "identity", calibration=x), models, x)
     assert all(layer.predicted is None for layer in found.layers)
     assert found.layers[0].measured > 0.1
@@ -160,6 +199,7 @@ def test_a_trained_model_is_measured_by_what_it_computes(options):
     optimiser = torch.optim.Adam(model.parameters(), 0.01)
     snapshots = {"b": net, "c": net}  # which never begin
     for task in "ab":
+        model.begin(task)
         for _ in range(3):
             optimiser.zero_grad()
             (model(x[task], task=task) - 3).square().mean().backward()

@@ -13,15 +13,15 @@ from safetensors.torch import save_file
 import superpose as sp
 from superpose.cli import main
 
-SIZES = {"inputs": 12, "units": 16, "classes": 3}
-NET = ["--net", "superpose.lab:MLP", "--net-args", json.dumps(SIZES)]
+SIZES = {"in_features": 12, "out_features": 3}
+NET = ["--net", "torch.nn:Linear", "--net-args", json.dumps(SIZES)]
 
 
 @pytest.fixture
 def many(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    model = sp.superpose(sp.lab.MLP(**SIZES), tasks=["a", "b"]).eval()
+    model = sp.superpose(torch.nn.Linear(**SIZES), tasks=["a", "b"]).eval()
     sp.save(model, "many.safetensors")
     return model
 
@@ -42,7 +42,7 @@ def test_from_start_to_sigterm(many):
     process, where = started()
     assert where["tasks"] == ["a", "b"]
     x = torch.randn(2, 12)
-    tensor = {"name": "x", "datatype": "FP32", "shape": [2, 12], "data": x.tolist()}
+    tensor = {"name": "input", "datatype": "FP32", "shape": [2, 12], "data": x.tolist()}
     request = urllib.request.Request(
         f"{where['url']}/v2/models/b/infer", json.dumps({"inputs": [tensor]}).encode()
     )
@@ -52,9 +52,7 @@ def test_from_start_to_sigterm(many):
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert out == ""
-    for line in err.splitlines():
-        assert json.loads(line)["event"] == "traffic"
+    assert (out, err) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -79,11 +77,3 @@ def test_errors_are_one_sentence(many, words, message, tmp_path, capsys):
     assert (stopped.value.code, out) == (1, "")
     assert message in err
     assert err.count("\n") == 1
-
-
-def test_ray_is_an_extra(many, monkeypatch, capsys):
-    monkeypatch.setattr("superpose.extras.installed", lambda module: module != "ray.serve")
-    with pytest.raises(SystemExit) as stopped:
-        main(["serve", "many.safetensors", *NET, "--on", "ray"])
-    assert stopped.value.code == 1
-    assert 'pip install "superpose[ray]"' in capsys.readouterr().err

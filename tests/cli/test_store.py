@@ -5,18 +5,19 @@ import warnings
 
 import pytest
 import torch
+from packing.problems import MLP
 from safetensors.torch import load_file, save_file
 
 import superpose as sp
 from superpose.cli import main
 
-NET = "superpose.lab:MLP"
+NET = "packing.problems:MLP"
 SIZES = '{"inputs": 48, "units": 64, "classes": 5, "bias": true}'
 ARCHITECTURE = ["--net", NET, "--net-args", SIZES]
 
 
 def make():
-    return sp.lab.MLP(**json.loads(SIZES))
+    return MLP(**json.loads(SIZES))
 
 
 @pytest.fixture
@@ -119,20 +120,18 @@ def test_the_file_is_that_of_the_library(files, call):
 def test_delta_with_a_base(files, call):
     call(*packing("ab", "--method", "delta", "--base", "c.safetensors"))
     loaded = sp.load("many.safetensors", make())
-    base = load_file("c.safetensors")["layers.1.weight"]
-    assert torch.equal(loaded.layers[1].bases.weight, base)
+    base = load_file("c.safetensors")["hidden.0.weight"]
+    assert torch.equal(loaded.hidden[0].base("weight"), base)
     call("unpack", "many.safetensors", "a", *ARCHITECTURE, "--out", "a_again.safetensors")
     assert load_file("a_again.safetensors").keys() == load_file("a.safetensors").keys()
-    assert not loaded.superposition.conversion.random_pairing
-    call(*packing("ab", "--method", "delta", "--random-pairing"))
-    assert sp.load("many.safetensors", make()).superposition.conversion.random_pairing
+    assert loaded.begun == ["a", "b"]
 
 
 def test_low_rank_parts(files, call):
     call(*packing("ab", "--method", "delta", "--rank", 2))
     loaded = sp.load("many.safetensors", make())
-    assert loaded.superposition.conversion.rank == 2
-    assert loaded.private_tensors("a")["layers.1.weight_up"].abs().max() > 0.01
+    assert loaded.superposition.options.rank == 2
+    assert loaded.private_tensors("a")["hidden.0.weight_up"].abs().max() > 0.01
 
 
 def test_inspect_needs_no_architecture(files, call):
@@ -141,7 +140,7 @@ def test_inspect_needs_no_architecture(files, call):
     assert facts["tasks"] == ["a", "b"]
     assert (facts["method"], facts["family"]["name"], facts["seed"]) == ("sum", "binary", 0)
     assert facts["private_bytes"] == 4 * (64 + 64 + 5)  # the first model is what tasks start from
-    assert facts["tensors"]["layers.1.weight"] == [64, 48]
+    assert facts["tensors"]["hidden.0.weight"] == [64, 48]
     text = call("inspect", "many.safetensors")
     assert "2 models: a, b" in text
     assert "532 bytes private" in text
@@ -193,7 +192,7 @@ def test_an_architecture_from_transformers(files, call):
         (packing("ab", "--calibration", *pairs("a", "_inputs")), "no calibration inputs for 'b'"),
         (packing("ab", "--calibration", *pairs("c", "_inputs")), "the models to pack are a, b"),
         (packing("ab", "--family", "best"), "unknown family 'best'"),
-        (packing("ab", "--method", "sum", "--random-pairing"), "random_pairing is for method"),
+        (packing("ab", "--method", "sum", "--finetune", "3"), "finetune=3 is for method 'solve'"),
         (["pack", "a=a.safetensors", "--net", "nowhere:f", "--out", "o"], "No module named 'nowhe"),
         (["pack", "a=a.safetensors", "--net", "math", "--out", "o"], "write it as MODULE:FUNCTION"),
         (["pack", "a=a.safetensors", "--net", "math:pi", "--out", "o"], "made: TypeError"),
@@ -202,7 +201,7 @@ def test_an_architecture_from_transformers(files, call):
         (["pack", "a=a.safetensors", "--net", NET, "--net-args", "{", "--out", "o"], "not JSON"),
         (["pack", "a=a.safetensors", "--net", NET, "--net-args", "[]", "--out", "o"], "as a JSON"),
         (["pack", "a=a.safetensors", "--net", "no.json", "--out", "o"], "not a config of transf"),
-        (["pack", "a=a_inputs.safetensors", *ARCHITECTURE, "--out", "o"], "file has no tensor lay"),
+        (["pack", "a=a_inputs.safetensors", *ARCHITECTURE, "--out", "o"], "file has no tensor hid"),
         (["inspect", "a.safetensors"], "was not written by superpose.save"),
         (["inspect", "no.safetensors"], "there is no such file"),
         (["unpack", "a.safetensors", "b", *ARCHITECTURE, "--out", "o"], "was not written by"),

@@ -19,12 +19,20 @@ TOKENS = Tokens(control=(b"secret",))
 CONTROL = {"authorization": "Bearer secret"}
 
 
-def make():
-    return sp.lab.MLP(INPUTS, 32, OUTPUTS, bias=True)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = torch.nn.Linear(INPUTS, 32)
+        self.out = torch.nn.Linear(32, OUTPUTS)
+
+    def forward(self, x):
+        return self.out(self.hidden(x).relu())
+
+
+make = Net
 
 
 def model(tasks=TASKS, seed=0):
-    """Tasks that differ in their biases, too."""
     torch.manual_seed(seed)
     made = sp.superpose(make(), "binary", tasks=tasks)
     with torch.no_grad():
@@ -118,6 +126,12 @@ def rows(reply, place=0):
 def change(server, verb, name, **parameters):
     path = f"/v2/repository/models/{quote(name, safe='')}/{verb}"
     return call(server, "POST", path, {"parameters": parameters}, CONTROL)
+
+
+def metrics(server):
+    text = call(server, "GET", "/metrics").content.decode()
+    lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, value in lines}
 
 
 class Gate:

@@ -161,25 +161,6 @@ def test_closing_ends_what_was_accepted_and_takes_no_more():
     run(scenario)
 
 
-def test_the_longest_wait_ends_early_when_the_batch_is_full():
-    async def scenario(batcher, held):
-        for _ in range(3):
-            held.go.release()
-        jobs = [asyncio.create_task(batcher.submit([Job("a", n)])) for n in range(4)]
-        await asyncio.gather(*jobs)  # an hour is not waited
-        assert held.batches == [[0, 1, 2, 3]]
-
-    run(scenario, longest_wait=3600.0, batch_rows=4)
-
-
-def test_the_longest_wait_ends():
-    async def scenario(batcher, held):
-        held.go.release()
-        assert await batcher.submit([Job("a", 7)]) == [("a", 7)]
-
-    run(scenario, longest_wait=0.01, batch_rows=4)
-
-
 def test_health_does_not_wait_behind_a_batch():
     async def scenario(batcher, held):
         tasks = await begun(batcher, held, Job("a"))

@@ -1,4 +1,4 @@
-"""One connection: answers come in one piece, whatever the request."""
+"""One connection, several requests."""
 
 import http.client
 import json
@@ -6,8 +6,6 @@ import json
 import torch
 from serving.served import INPUTS, Reply, asked, rows
 from serving.test_faults import PATH, raw, request
-
-from superpose.serving.connection import OnePiece
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -25,25 +23,6 @@ def read(connection, method="GET"):
     answer = http.client.HTTPResponse(connection, method=method)
     answer.begin()
     return answer.status, answer.read()
-
-
-def test_an_answer_is_one_write(server, monkeypatch):
-    pieces = []
-    write = OnePiece.write
-
-    def seen(self, data):
-        before = self._head
-        write(self, data)
-        pieces.append((before, self._head))
-
-    monkeypatch.setattr(OnePiece, "write", seen)
-    connection = raw(server, LIVE)
-    first = connection.recv(10_000)
-    assert first.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert first.endswith(b'{"live":true}')  # in one piece with its head
-    assert len(pieces) == 2
-    assert pieces[1] == (pieces[0][1], None)
-    connection.close()
 
 
 def test_requests_one_after_the_other(server, many):

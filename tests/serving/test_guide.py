@@ -1,4 +1,4 @@
-"""The image and the manifests of docs/serving.md, as far as they can be checked here."""
+"""The image and the manifest of docs/serving.md, as far as they can be checked here."""
 
 import json
 import re
@@ -30,9 +30,8 @@ def manifests():
 
 def containers():
     for one in manifests():
-        spec = one["spec"].get("template", one["spec"].get("predictor"))
-        if spec is not None:
-            yield from spec.get("spec", spec)["containers"]
+        if "template" in one["spec"]:
+            yield from one["spec"]["template"]["spec"]["containers"]
 
 
 @pytest.fixture
@@ -58,12 +57,12 @@ def test_the_image_runs_a_command_that_is_understood(understood):
 
 def test_the_manifests_fit_the_image_and_the_server(understood, server):
     kinds = [one["kind"] for one in manifests()]
-    assert kinds == ["Deployment", "Service", "InferenceService"]
-    deployment, service, _ = manifests()
+    assert kinds == ["Deployment", "Service"]
+    deployment, service = manifests()
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert labels == deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
     found = list(containers())
-    assert len(found) == 2
+    assert len(found) == 1
     for container in found:
         _, *words = json.loads(image()["ENTRYPOINT"])
         command = understood([*words, *container.get("args", json.loads(image()["CMD"]))])

@@ -1,7 +1,7 @@
-"""Changes while requests run: at once, between batches, kept over a restart."""
+"""The served file is loaded again, and names are unloaded, while requests run."""
 
-import json
-import shutil
+import gc
+import weakref
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from serving.served import (
     change,
     infer,
     make,
+    metrics,
     model,
     rows,
     saved,
@@ -25,8 +26,8 @@ from serving.served import (
 )
 
 import superpose as sp
-from superpose.errors import SuperposeError
-from superpose.serving import Options, Repository
+from superpose import SuperposeError
+from superpose.serving import Repository, server
 
 FILE = "many.safetensors"
 
@@ -34,14 +35,6 @@ FILE = "many.safetensors"
 @pytest.fixture
 def x():
     return torch.randn(3, INPUTS, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture
-def packed(nets, tmp_path):
-    """The models a and b, packed by a method that adds terms."""
-    made = sp.pack({name: nets[name] for name in "ab"}, "binary", method="sum")
-    sp.save(made, tmp_path / FILE)
-    return made
 
 
 def same(reply, expected):
@@ -53,81 +46,34 @@ def states(server):
     return {one["name"]: one["state"] for one in listed}
 
 
-def test_a_task_is_added_while_requests_run(packed, nets, tmp_path, x):
-    service = service_of(tmp_path)
+def test_a_file_with_another_task_is_loaded_while_requests_run(many, service, tmp_path, x):
     with serving(service) as server:
         old = service.repository.version
-        assert infer(server, "c", x).status == 404
-        assert change(server, "load", "c", file="c.safetensors").status == 200
-        packed.add("c", nets["c"])
-        for task in "abc":
-            same(infer(server, task, x), packed(x, task=task))
-        assert service.repository.version.name != old.name
-        assert service.lines[-1]["event"] == "load"
-    with serving(service_of(tmp_path)) as server:  # after a restart
-        for task in "abc":
-            same(infer(server, task, x), packed(x, task=task))
-        assert change(server, "load", "d", file="d.safetensors").status == 200
-        packed.add("d", nets["d"])
-        same(infer(server, "d", x), packed(x, task="d"))
-    assert sp.load(tmp_path / FILE, make()).tasks == ["a", "b"]  # the user's file is as it was
-    kept = list((tmp_path / f"{FILE}.serving").iterdir())
-    models = [path for path in kept if path.suffix == ".safetensors"]
-    assert len(models) == 1  # old ones are removed
+        assert infer(server, "birds", x).status == 404
+        new = saved(tmp_path, [*TASKS, "birds"], seed=4)
+        assert change(server, "load", "many").status == 200
+        for task in (*TASKS, "birds"):
+            same(infer(server, task, x), new(x, task=task))
+        assert infer(server, "birds", x).json["model_version"] != old.name
+        torch.testing.assert_close(old.model(x, task="cats"), many(x, task="cats"))
+        assert service.lines[-1] == {
+            "event": "load",
+            "model": "many",
+            "version": service.repository.version.name,
+        }
+        assert metrics(server)['superpose_changes_total{outcome="done"}'] == 1
 
 
-def test_a_change_is_made_beside_what_is_served(packed, nets, tmp_path, x):
-    """Requests that run on the old version see nothing of the new one."""
-    repository = Repository(tmp_path / FILE, make)
-    old = repository.version
-    before = {task: old.model(x, task=task) for task in "ab"}
-    repository.load("c", {"file": "c.safetensors"})
-    repository.load("b", {"file": "d.safetensors", "old": "b.safetensors"})
-    assert repository.version is not old
-    assert list(old.tasks) == old.model.tasks == ["a", "b"]
-    for task in "ab":
-        assert torch.equal(old.model(x, task=task), before[task])
-
-
-def test_a_number_is_given_once(packed, nets, tmp_path):
-    """Whatever was added in between: the number is part of a task's key."""
-    repository = Repository(tmp_path / FILE, make)
-    repository.load("c", {"file": "c.safetensors"})
-    repository.load("d", {"file": "d.safetensors"})
-    again = Repository(tmp_path / FILE, make)
-    assert again.version.model.superposition.names == {"a": 0, "b": 1, "c": 2, "d": 3}
-
-
-def test_a_task_is_replaced(packed, nets, tmp_path, x):
-    with serving(service_of(tmp_path)) as server:
-        refused = change(server, "load", "b", file="c.safetensors")
-        assert (refused.status, "needs old=" in refused.error) == (409, True)
-        same(infer(server, "b", x), packed(x, task="b"))
-        replaced = change(server, "load", "b", file="c.safetensors", old="b.safetensors")
-        assert replaced.status == 200
-        packed.replace("b", nets["c"], nets["b"])
-        same(infer(server, "b", x), packed(x, task="b"))
-        same(infer(server, "a", x), packed(x, task="a"))
-
-
-def test_a_solved_model_takes_calibration(nets, tmp_path, x):
-    inputs = {name: torch.randn(40, INPUTS) for name in "abc"}
-    for name, own in inputs.items():
-        save_file({"x": own}, tmp_path / f"{name}_inputs.safetensors")
-    two = {name: inputs[name] for name in "ab"}
-    packed = sp.pack({name: nets[name] for name in "ab"}, calibration=two)
+def test_packed_models_are_served(tmp_path, x):
+    nets = {name: make().eval() for name in "ab"}
+    packed = sp.pack(nets, method="sum")
     sp.save(packed, tmp_path / FILE)
     with serving(service_of(tmp_path)) as server:
-        assert change(server, "load", "c", file="c.safetensors").status == 409
-        files = ",".join(f"{name}={name}_inputs.safetensors" for name in "abc")
-        done = change(server, "load", "c", file="c.safetensors", calibration=files)
-        assert done.status == 200, done.content
-        packed.add("c", nets["c"], inputs)
-        same(infer(server, "c", x), packed(x, task="c"))
+        for task in "ab":
+            same(infer(server, task, x), packed(x, task=task))
 
 
-def test_requests_end_on_the_version_that_they_began_with(many, tmp_path, x):
-    service = service_of(tmp_path)
+def test_requests_end_on_the_version_that_they_began_with(many, service, tmp_path, x):
     with serving(service) as server:
         gate = Gate(service.repository.version)
         running = together(lambda: infer(server, "cats", x))
@@ -146,39 +92,31 @@ def test_requests_end_on_the_version_that_they_began_with(many, tmp_path, x):
         assert versions[0] != versions[1]
 
 
-def test_a_load_that_fails_leaves_the_old_one(many, tmp_path, x):
-    with serving(service_of(tmp_path)) as server:
+@pytest.mark.parametrize("problem", ["broken", "plain", "other sizes", "gone", "a task's name"])
+def test_a_load_that_fails_leaves_the_old_version(many, service, tmp_path, x, problem):
+    file = tmp_path / FILE
+    with serving(service) as server:
         before = infer(server, "cats", x).json["model_version"]
-        (tmp_path / "bad.safetensors").write_bytes(b"not a file")
-        save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
-        sp.save(sp.superpose(sp.lab.MLP(8, 8, 2), tasks=["z"]), tmp_path / "small.safetensors")
-        for file in ("bad", "other", "small"):
-            reply = change(server, "load", "many", file=f"{file}.safetensors")
-            assert reply.status == 409, file
-        (tmp_path / FILE).write_bytes(b"broken")
+        if problem == "broken":
+            file.write_bytes(b"not a file")
+        elif problem == "plain":
+            save_file({"x": torch.zeros(1)}, file)
+        elif problem == "other sizes":
+            sp.save(sp.superpose(torch.nn.Linear(8, 2), tasks=["z"]), file)
+        elif problem == "gone":
+            file.unlink()
+        else:
+            saved(tmp_path, ["many", "cats"])
         assert change(server, "load", "many").status == 409
         reply = infer(server, "cats", x)
         same(reply, many(x, task="cats"))
         assert reply.json["model_version"] == before
+        assert "error" in service.lines[-1]
+        assert metrics(server)['superpose_changes_total{outcome="failed"}'] == 1
 
 
-def test_another_file_of_the_whole(many, tmp_path, x):
-    other = saved(tmp_path, ["cats", "birds"], seed=3, name="other")
-    with serving(service_of(tmp_path)) as server:
-        assert change(server, "load", "many", file="other.safetensors").status == 200
-        same(infer(server, "birds", x), other(x, task="birds"))
-        same(infer(server, "cats", x), other(x, task="cats"))
-        assert infer(server, "dogs", x).status == 404
-    with serving(service_of(tmp_path)) as server:
-        same(infer(server, "birds", x), other(x, task="birds"))
-        assert change(server, "load", "many").status == 200  # the file itself again
-        same(infer(server, "dogs", x), many(x, task="dogs"))
-    with serving(service_of(tmp_path)) as server:
-        assert infer(server, "birds", x).status == 404
-
-
-def test_unloading_and_loading(many, tmp_path, x):
-    with serving(service_of(tmp_path)) as server:
+def test_unloading_and_loading(many, service, tmp_path, x):
+    with serving(service) as server:
         assert change(server, "unload", "cats").status == 200
         for name, parameters in (("cats", {}), ("many", {"task": "cats"})):
             assert infer(server, name, x, parameters=parameters).status == 404
@@ -187,8 +125,8 @@ def test_unloading_and_loading(many, tmp_path, x):
         assert call(server, "GET", "/v2/models/cats/ready").status == 404
         ready = call(server, "POST", "/v2/repository/index", {"ready": True}).json
         assert [one["name"] for one in ready] == ["many", *TASKS[1:]]
-    with serving(service_of(tmp_path)) as server:
-        assert infer(server, "cats", x).status == 404
+        assert change(server, "load", "many").status == 200
+        assert infer(server, "cats", x).status == 404  # as it was said
         assert change(server, "load", "cats").status == 200
         same(infer(server, "cats", x), many(x, task="cats"))
         assert change(server, "unload", "many").status == 200
@@ -196,96 +134,79 @@ def test_unloading_and_loading(many, tmp_path, x):
         assert set(states(server).values()) == {"UNAVAILABLE"}
         assert change(server, "load", "many").status == 200
         same(infer(server, "dogs", x), many(x, task="dogs"))
-    assert change_unknown(tmp_path) == [404, 404]
+        assert [change(server, verb, "birds").status for verb in ("load", "unload")] == [404, 404]
+    assert list(tmp_path.iterdir()) == [tmp_path / FILE]  # nothing is kept beside the file
 
 
-def change_unknown(folder):
-    with serving(service_of(folder)) as server:
-        return [change(server, verb, "birds").status for verb in ("load", "unload")]
+def test_load_takes_no_parameters(server):
+    reply = change(server, "load", "many", file="/etc/passwd")
+    assert (reply.status, "takes no parameter 'file'" in reply.error) == (400, True)
 
 
-def test_a_changed_file_is_loaded_again(many, tmp_path, x):
-    service = service_of(tmp_path)
+def test_a_name_that_left_and_came_back_is_served(many, tmp_path):
+    repository = Repository(tmp_path / FILE, make)
+    repository.unload("cats")
+    saved(tmp_path, ["dogs"])
+    repository.load("many")
+    saved(tmp_path, ["cats", "dogs"])
+    repository.load("many")
+    assert repository.find("cats")[1] == "cats"
+
+
+def test_a_changed_file_is_loaded_once(many, service, tmp_path, x):
     repository = service.repository
     assert not repository.reload_if_changed()
     new = saved(tmp_path, [*TASKS, "birds"], seed=4)
     assert repository.reload_if_changed()
     assert not repository.reload_if_changed()
-    with serving(service) as server:
-        same(infer(server, "birds", x), new(x, task="birds"))
+    with serving(service) as running:
+        same(infer(running, "birds", x), new(x, task="birds"))
 
 
 @pytest.mark.parametrize("problem", ["broken", "gone"])
-def test_a_watched_file_that_cannot_be_read_changes_nothing(many, tmp_path, x, problem):
-    service = service_of(tmp_path)
+def test_a_watched_file_that_cannot_be_read(many, service, tmp_path, x, problem, monkeypatch):
+    monkeypatch.setattr(server, "WATCH_SECONDS", 0.02)
     if problem == "gone":
         (tmp_path / FILE).unlink()
     else:
         (tmp_path / FILE).write_bytes(b"broken")
-    with serving(service, watch=True) as server:
+    with serving(service, watch=True) as running:
         if problem == "broken":
             until(lambda: any("damaged" in line.get("error", "") for line in service.lines))
-        same(infer(server, "cats", x), many(x, task="cats"))
+        same(infer(running, "cats", x), many(x, task="cats"))
         new = saved(tmp_path, seed=6)
-        until(
-            lambda: any(line["event"] == "reload" and "version" in line for line in service.lines)
-        )
-        same(infer(server, "cats", x), new(x, task="cats"))
+        until(lambda: any("version" in line for line in service.lines))
+        same(infer(running, "cats", x), new(x, task="cats"))
     errors = [line for line in service.lines if "error" in line]
-    assert len(errors) == (problem == "broken")  # told once
+    assert len(errors) == (problem == "broken")  # logged once
 
 
-def test_a_new_file_puts_an_end_to_what_was_kept(packed, nets, tmp_path, x):
-    repository = Repository(tmp_path / FILE, make)
-    repository.load("c", {"file": "c.safetensors"})
-    repository.unload("a")
-    sp.save(sp.pack({"e": nets["a"], "f": nets["b"]}, method="sum"), tmp_path / FILE)
-    again = Repository(tmp_path / FILE, make)
-    assert list(again.version.tasks) == ["e", "f"]
-    assert again.unloaded == frozenset()
-    again.unload("e")
-    third = Repository(tmp_path / FILE, make)
-    assert list(third.version.tasks) == ["e", "f"]
-    assert third.unloaded == {"e"}
+def test_a_file_that_is_written_while_it_is_read(many, tmp_path, monkeypatch):
+    file = tmp_path / FILE
+    repository = Repository(file, make)
+    before = repository.version
+    real = sp.load
+
+    def load(path, net):
+        loaded = real(path, net)
+        saved(tmp_path, seed=7)
+        return loaded
+
+    monkeypatch.setattr("superpose.serving.repository.load", load)
+    with pytest.raises(sp.serving.RequestError, match="was changed while it was read"):
+        repository.load("many")
+    assert repository.version is before
 
 
-def test_a_damaged_state_says_so(many, tmp_path):
-    repository = Repository(tmp_path / FILE, make)
-    repository.unload("cats")
-    state = tmp_path / f"{FILE}.serving" / "state.json"
-    assert json.loads(state.read_text())["unloaded"] == ["cats"]
-    state.write_text("{")
-    with pytest.raises(SuperposeError, match=r"state\.json is damaged: remove it"):
-        Repository(tmp_path / FILE, make)
-
-
-@pytest.mark.parametrize(
-    "file",
-    ["../c.safetensors", "/etc/passwd", ".hidden", "", "..", "x/y", "a\0b", 7, "link.safetensors"],
-)
-def test_only_files_beside_the_served_one(packed, nets, tmp_path, file):
-    (tmp_path / "link.safetensors").symlink_to("/etc/passwd")
-    with serving(service_of(tmp_path)) as server:
-        assert change(server, "load", "c", file=file).status in (400, 404)
-        assert change(server, "load", "c", path="c.safetensors").status == 400
-
-
-def test_a_trained_model_takes_no_other(many, tmp_path, nets):
-    with serving(service_of(tmp_path)) as server:
-        reply = change(server, "load", "new", file="a.safetensors")
-        assert (reply.status, "trained, not packed" in reply.error) == (409, True)
-
-
-def test_control_needs_its_token(many, tmp_path):
-    with serving(service_of(tmp_path)) as server:
-        path = "/v2/repository/models/cats/unload"
-        assert call(server, "POST", path, {}).status == 401
-        wrong = {"authorization": "Bearer secre"}
-        assert call(server, "POST", path, {}, wrong).status == 401
-        assert states(server)["cats"] == "READY"
-        assert call(server, "POST", path, b"", CONTROL).status == 200
-    with serving(service_of(tmp_path), tokens=None) as server:
-        reply = call(server, "POST", path, {}, CONTROL)
+def test_control_needs_its_token(many, server, tmp_path):
+    path = "/v2/repository/models/cats/unload"
+    assert call(server, "POST", path, {}).status == 401
+    wrong = {"authorization": "Bearer secre"}
+    assert call(server, "POST", path, {}, wrong).status == 401
+    assert states(server)["cats"] == "READY"
+    assert call(server, "POST", path, b"", CONTROL).status == 200
+    with serving(service_of(tmp_path), tokens=None) as off:
+        reply = call(off, "POST", path, {}, CONTROL)
         assert (reply.status, "--control-token-file" in reply.error) == (403, True)
 
 
@@ -294,19 +215,23 @@ def test_names_that_collide(tmp_path):
     with pytest.raises(SuperposeError, match="both called 'many'"):
         Repository(tmp_path / FILE, make)
     assert Repository(tmp_path / FILE, make, name="all").find("many")[1] == "many"
+    sp.save(model([1, "1"]), tmp_path / FILE)
+    with pytest.raises(SuperposeError, match="have one name in the protocol"):
+        Repository(tmp_path / FILE, make)
 
 
-def test_a_copy_of_a_file_that_is_written_meanwhile_is_not_kept(many, tmp_path, monkeypatch):
-    file, copy = tmp_path / "many.safetensors", shutil.copyfile
+def test_versions_do_not_pile_up(many, service, tmp_path, x):
+    with serving(service) as running:
+        seen = []
+        for seed in range(4):
+            seen.append(weakref.ref(service.repository.version))
+            assert infer(running, "cats", x).status == 200
+            saved(tmp_path, seed=seed)
+            service.repository.load("many")
+        assert infer(running, "cats", x).status == 200
 
-    def half(source, target):
-        target.write_bytes(source.read_bytes()[:-100])
+        def freed():
+            gc.collect()
+            return [one() for one in seen].count(None) >= 3
 
-    monkeypatch.setattr(shutil, "copyfile", half)
-    with pytest.raises(SuperposeError, match="was changed while it was read"):
-        Repository(file, make, Options(map_weights=True))
-    monkeypatch.setattr(shutil, "copyfile", copy)
-    repository = Repository(file, make, Options(map_weights=True))
-    assert [one.name for one in (repository.state / "mapped").iterdir()] == [
-        f"{repository.version.digest}.safetensors"
-    ]
+        until(freed)

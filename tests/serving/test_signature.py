@@ -7,7 +7,7 @@ import torch
 from serving.served import Gate, call, service_of, serving, together, until
 
 import superpose as sp
-from superpose.errors import SuperposeError
+from superpose import SuperposeError
 from superpose.serving import Options, TensorSpec, Version
 from superpose.serving.request_error import RequestError
 from superpose.serving.tensors import DATATYPES, TensorData, from_bytes, from_list
@@ -145,7 +145,7 @@ def texts(*lengths):
 def test_texts_of_different_lengths_are_padded_and_cut():
     made = reader(pad={"ids": 0, "mask": 0})
     given = texts(3, 7, 5)
-    works = [made.rows_of(task, sent(x), 64)[0] for task, x in zip("aba", given, strict=True)]
+    works = [made.chunks(task, sent(x), 64)[0] for task, x in zip("aba", given, strict=True)]
     assert len({work.kind for work in works}) == 1
     results = made.run(works)
     for task, x, result in zip("aba", given, results, strict=True):
@@ -159,7 +159,7 @@ def test_texts_of_different_lengths_are_padded_and_cut():
 
 def test_without_padding_only_equal_lengths_share_a_batch():
     made = reader()
-    kinds = [made.rows_of("a", sent(x), 64)[0].kind for x in texts(3, 7, 3)]
+    kinds = [made.chunks("a", sent(x), 64)[0].kind for x in texts(3, 7, 3)]
     assert kinds[0] == kinds[2] != kinds[1]
 
 
@@ -172,7 +172,7 @@ def test_sizes_that_do_not_fit():
         ({"ids": torch.zeros(1, 5)}, "is FP32, and the network takes INT64"),
     ):
         with pytest.raises(RequestError, match=message) as refused:
-            made.rows_of("a", sent(texts(5)[0] | wrong), 64)
+            made.chunks("a", sent(texts(5)[0] | wrong), 64)
         assert refused.value.status == 400
 
 
@@ -180,7 +180,7 @@ def test_tasks_that_are_numbers():
     made = version(torch.nn.Linear(4, 2), tasks=range(3))
     assert list(made.tasks) == ["0", "1", "2"]
     x = torch.randn(2, 4)
-    result = made.run(made.rows_of("2", sent({"input": x}), 64))[0]
+    result = made.run(made.chunks("2", sent({"input": x}), 64))[0]
     torch.testing.assert_close(result.outputs["output"].tensor(), made.model(x, task=2))
 
 

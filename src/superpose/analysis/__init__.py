@@ -1,4 +1,4 @@
-"""What to expect of stored models: crosstalk, measured and predicted, and plans before packing.
+"""What to expect of stored models: `plan` predicts it, `crosstalk` measures it.
 
 Noise is always a share of energy: ‖what a layer gives − what it should give‖² / ‖what it should‖².
 For the sum of equation 1 it is predicted in `summed`, for `solve` in `solved`.

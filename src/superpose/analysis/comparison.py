@@ -1,44 +1,32 @@
-"""How far stored models are from the models that they were."""
+"""Crosstalk: how far stored models are from the models that they were."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from superpose.analysis.solved import Spectrum, ridges
-from superpose.analysis.summed import (
-    SAMPLED,
-    among_sampled,
-    expected_energy,
-    sampled_outputs,
-    sampled_rows,
-)
+from superpose.analysis.solved import ridges, spectra
+from superpose.analysis.summed import SAMPLED, sampled, share
 from superpose.contexts import Identity
 from superpose.contexts.base import Composition
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, unsuperpose
-from superpose.nn.layer import Layer
-from superpose.nn.patterns import several_families
-from superpose.packing.additive import Additive, rest
-from superpose.packing.calibration import Rows
-from superpose.packing.distil import logits
-from superpose.packing.inputs import (
-    Weight,
-    evaluating,
-    in_order,
-    quiet_run,
-    reaching,
-    weights_of,
-)
-from superpose.packing.least_squares import Moments, scale
-from superpose.packing.low_rank import beside
-from superpose.packing.packed import Packed
-from superpose.packing.solve import BIASES, Solve, bias_name, observe, read_out
+from superpose.nn import Met
+from superpose.packing import additive
+from superpose.packing.calibration import Rows, logits
+from superpose.packing.least_squares import scale
+from superpose.packing.packed import SOLVE, Packed
+from superpose.packing.solve import observe, read_out
 from superpose.packing.sources import Source, Sources
+from superpose.packing.weights import BIASES, Weight, in_order, linear_maps, product, reaching
+from superpose.quiet import evaluating, quiet_run
+
+Ordered = list[tuple[Weight, int]]  # weights as a run meets them, and how often
+Energies = tuple[float, float]  # ‖y − wanted‖², ‖wanted‖²
 
 
 @dataclass(frozen=True)
@@ -52,14 +40,14 @@ class LayerCrosstalk:
 
 @dataclass(frozen=True)
 class Crosstalk:
-    """What the stored models do to one another: in each layer, and in the end."""
+    """The noise of each layer and of the outputs, as shares of their energy."""
 
     layers: list[LayerCrosstalk]
     outputs: dict[Any, float]  # noise of the network's output, for each task
     agreement: dict[Any, float]  # how often the largest output is the same, for each task
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """All fields, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -80,201 +68,139 @@ def crosstalk(
     *,
     batch_size: int = 256,
 ) -> Crosstalk:
-    """How far stored models are from the models that they were, on inputs of each task.
+    """Compare stored models with the models that they were, on inputs of each task.
 
     Where the weights are a sum, a layer is measured on the inputs that it had in the model alone,
-    and predicted by Proposition 2; where they were solved, on those it has now, and predicted by
-    what the inputs of the tasks fill of it. A model that was trained is measured on the inputs that
-    it has now, too, and has no prediction; nor has one that was packed by another method, a sum
-    with composed contexts, or one that was solved with contexts that turn nothing or with low-rank
-    parts.
+    and predicted by Proposition 2. Where they were solved for, or trained, it is measured on the
+    inputs that it has now; a solved layer is predicted from the spectra of the tasks' inputs.
+    There is no prediction for models that were trained, for a sum with composed contexts, and for
+    solved weights with identity contexts or low-rank parts.
     """
-    names = packed.superposition.names
-    if packed.superposition.complex_valued:
-        family = several_families(packed.superposition.family)[0]
+    known = packed.superposition
+    if known.complex_valued:
         raise SuperposeError(
-            f"{family} makes the network complex-valued, and crosstalk is measured of real ones "
-            "alone: use 'phase', which is complex superposition for a real network"
+            f"{known.family} makes the network complex-valued, and crosstalk is measured of real "
+            "ones alone: use 'phase', which is complex superposition for a real network"
         )
-    for task in names:
+    for task in known.names:
         if task not in models or task not in inputs:
             raise SuperposeError(f"task {task!r} needs its model and its inputs to be compared")
-    sources = Sources({task: models[task] for task in names})
-    weights = weights_of(packed)
-    first = next(iter(names))
-    method = packed.packing_method if isinstance(packed, Packed) else None
-    families = several_families(packed.superposition.family)
-    summed = isinstance(method, Additive)
-    unpredictable = Composition if summed else Identity
-    known = not any(isinstance(family, unpredictable) for family in families)
-    beside_parts = not summed and packed.superposition.conversion.rank > 0
-    predictable = isinstance(method, (Additive, Solve)) and known and not beside_parts
-    rows = {task: Rows.of(task, inputs[task]) for task in names}
+    sources = Sources({task: models[task] for task in known.names})
+    rows = {task: Rows.of(task, inputs[task]) for task in known.names}
+    method = packed.method if isinstance(packed, Packed) else None
+    summed = method not in (None, SOLVE)
     with quiet_run(), evaluating(packed):
-        ordered = in_order(sources.open(first), weights, rows[first][:2])
-        found = [] if method is not None else _trained(packed, ordered, sources, rows, batch_size)
-        for place, (weight, calls) in enumerate(ordered if method is not None else ()):
-            done = [w for w, _ in ordered[:place]]
-            if summed:
-                one = _summed(packed, weight, calls, sources, rows, predictable)
-            else:
-                one = _solved(packed, weight, calls, done, sources, rows, batch_size)
-            found.append(LayerCrosstalk(weight.plain, one[0], one[1] if predictable else None))
-        noise, agreement = {}, {}
-        for task in names:
-            now, alone = _outputs(packed, sources.open(task), task, rows[task], batch_size)
-            noise[task] = float((now - alone).square().sum() / alone.square().sum())
-            agreement[task] = float((now.argmax(-1) == alone.argmax(-1)).double().mean())
-    return Crosstalk(found, noise, agreement)
+        first = rows[next(iter(rows))][:2]
+        ordered = in_order(sources.first(), linear_maps(packed), first)
+        measured = _measured(packed, ordered, sources, rows, batch_size, summed)
+        predicted: list[float] | list[None] = [None] * len(ordered)
+        families = {type(weight.bound.context.family) for weight, _ in ordered}
+        if summed and not any(issubclass(one, Composition) for one in families):
+            predicted = [_summed(packed, *one, sources, rows) for one in ordered]
+        elif method == SOLVE and Identity not in families and not known.options.rank:
+            predicted = _solved(packed, ordered, sources, rows, batch_size, measured)
+        layers = [
+            LayerCrosstalk(weight.full_name, _mean(e / of for e, of in pairs if of), ahead)
+            for (weight, _), pairs, ahead in zip(ordered, measured, predicted, strict=True)
+        ]
+        outputs, agreement = {}, {}
+        for task in known.names:
+            outputs[task], agreement[task] = _outputs(packed, sources, task, rows[task], batch_size)
+    return Crosstalk(layers, outputs, agreement)
+
+
+def _mean(noise: Iterable[float]) -> float:
+    """The mean; 0 of nothing, where a layer should give only zeros in all tasks."""
+    every = list(noise)
+    return sum(every) / max(len(every), 1)
 
 
 def _outputs(
-    packed: Superposed, net: nn.Module, task: Any, rows: Rows, batch_size: int
-) -> tuple[Tensor, Tensor]:
-    now, alone = [], []
+    packed: Superposed, sources: Sources, task: Any, rows: Rows, batch_size: int
+) -> tuple[float, float]:
+    net, now, alone = sources.open(task), list[Tensor](), list[Tensor]()
     for batch in rows.split(batch_size):
         now.append(logits(packed(*batch.positional, task=task, **batch.named)))
         alone.append(logits(batch.through(net)))
-    return torch.cat(now), torch.cat(alone)
+    y, wanted = torch.cat(now), torch.cat(alone)
+    noise = (y - wanted).square().sum() / wanted.square().sum()
+    return float(noise), float((y.argmax(-1) == wanted.argmax(-1)).double().mean())
 
 
-def _trained(
-    model: Superposed,
-    ordered: list[tuple[Weight, int]],
+def _measured(
+    packed: Superposed,
+    ordered: Ordered,
     sources: Sources,
     rows: dict[Any, Rows],
     batch_size: int,
-) -> list[LayerCrosstalk]:
-    """The noise of each layer on the inputs that it has now, in the network read out of the model.
-
-    So it is that of all that the model computes with: bases, means, low-rank parts, contexts that
-    were learned. A task in which a layer should give only zeros does not count, as below.
-    """
-    noise: list[list[float]] = [[] for _ in ordered]
-    for task in model.superposition.names:
-        now, alone = unsuperpose(model, task), sources.open(task)
-        for shares, (weight, calls) in zip(noise, ordered, strict=True):
+    summed: bool,
+) -> list[list[Energies]]:
+    """For each layer and task ‖y − wanted‖² and ‖wanted‖², in the network read out of the model."""
+    found: list[list[Energies]] = [[] for _ in ordered]
+    for task in packed.tasks:
+        now, alone = unsuperpose(packed, task), sources.open(task)
+        for pairs, (weight, calls) in zip(found, ordered, strict=True):
             error = energy = 0.0
             for seed, batch in enumerate(rows[task].split(batch_size)):
-                y, wanted = (_given(net, weight, calls, batch, seed) for net in (now, alone))
-                error += float((y - wanted).abs().square().sum())
-                energy += float(wanted.abs().square().sum())
-            shares += [error / energy] if energy else []
-    return [
-        LayerCrosstalk(weight.plain, sum(shares) / max(len(shares), 1), None)
-        for shares, (weight, _) in zip(noise, ordered, strict=True)
-    ]
+                was = reaching(alone, weight, calls, batch, {}, seed)
+                met = was if summed else reaching(now, weight, calls, batch, {}, seed)
+                wanted = _given(alone, weight, was)
+                error += float((_given(now, weight, met) - wanted).square().sum())
+                energy += float(wanted.square().sum())
+            pairs.append((error, energy))
+    return found
 
 
-def _given(net: nn.Module, weight: Weight, calls: int, rows: Rows, seed: int) -> Tensor:
-    """What a weight of a plain network, and its bias, give for the rows; flat."""
-    matrix = weight.matrix(net.get_parameter(weight.plain)).double()
-    bias = getattr(net.get_submodule(weight.layer.path), BIASES.get(weight.name, ""), None)
-    offset = None if bias is None else bias.view(matrix.shape[0], 1, -1)
-    found = []
-    for part in reaching(net, weight, calls, rows, {}, seed):
-        y = part.x.double() @ matrix[:, part.outputs].mT
-        found.append((y if offset is None else y + offset[..., part.outputs]).flatten())
-    return torch.cat(found)
+def _given(net: nn.Module, weight: Weight, inputs: list[Met]) -> Tensor:
+    matrix, bias = weight.blocks(net.get_parameter(weight.full_name)), _bias(net, weight)
+    return torch.cat([product(met, matrix, bias).flatten() for met in inputs])
+
+
+def _bias(net: nn.Module, weight: Weight) -> Tensor | None:
+    bias: Tensor | None = getattr(
+        net.get_submodule(weight.layer.path), BIASES.get(weight.name, ""), None
+    )
+    return bias
+
+
+def _summed(
+    packed: Superposed, weight: Weight, calls: int, sources: Sources, rows: dict[Any, Rows]
+) -> float:
+    terms = {}
+    for task in packed.tasks:
+        term = additive.term(weight, sources.open(task), packed.private_tensors(task))
+        terms[task] = sampled(weight.blocks(weight.bound.layout.from_matrix(term))).clone()
+    noise = []
+    for task in packed.tasks:
+        net, others = sources.open(task), [term for one, term in terms.items() if one != task]
+        met = reaching(net, weight, calls, rows[task][:SAMPLED], {}, 0)
+        matrix = weight.blocks(net.get_parameter(weight.full_name))
+        noise.append(share(weight, matrix, _bias(net, weight), others, met))
+    return _mean(one for one in noise if one is not None)
 
 
 def _solved(
     packed: Superposed,
-    weight: Weight,
-    calls: int,
-    done: list[Weight],
+    ordered: Ordered,
     sources: Sources,
     rows: dict[Any, Rows],
     batch_size: int,
-) -> tuple[float, float]:
-    """Measured and predicted noise of a layer on the inputs that it has in the packed network.
-
-    A task in which the layer should give only zeros has no energy, so no noise that is a share of
-    it: the mean is over the others.
-    """
-    matrix = weight.matrix(weight.tensor.detach().double())
-    bias = bias_name(weight)
-    measured, tasks = 0.0, 0
-    blocks: dict[tuple[int, int], list[Spectrum]] = {}  # by part and group, one for each task
-    for task, number in packed.superposition.names.items():
-        read = read_out(done, number)
-        net = sources.open(task)
-        seen = observe(weight, calls, number, net, rows[task], read, batch_size)
-        moments = [part.both for part in seen]
-        low_rank = beside(weight.layer, weight.name, number)
-        own_part = weight.matrix(low_rank) if isinstance(low_rank, Tensor) else low_rank
-        whole, gives = scale(moments), any(both.energy.any() for both in moments)
-        tasks += gives
-        for place, (part, both) in enumerate(zip(seen, moments, strict=True)):
-            w, left, fitted = (matrix + own_part)[:, part.outputs], both, both
-            if bias is not None:
-                own = weight.layer.private[bias].of(number).detach().double()
-                left = _without(both, own.view(matrix.shape[0], -1)[:, part.outputs])
-                fitted = both.centred()
-            error = left.energy.sum() - 2 * (w * left.cross).sum() + ((w @ left.gram) * w).sum()
-            measured += float(error / whole) if gives else 0.0
-            for group in range(len(w)):
-                one = (fitted.gram[group], fitted.cross[group], fitted.energy[group])
-                blocks.setdefault((place, group), []).append(Spectrum.of(*one, whole))
-    return measured / max(tasks, 1), _unexplained(blocks.values()) / max(tasks, 1)
-
-
-def _unexplained(blocks: Iterable[list[Spectrum]]) -> float:
-    """The predicted noise of all tasks, summed over parts and groups."""
-    noise = 0.0
-    for spectra in blocks:
-        others = ridges(torch.stack([one.values for one in spectra])).tolist()
-        noise += sum(one.noise(ridge) for one, ridge in zip(spectra, others, strict=True))
-    return noise
-
-
-def _without(moments: Moments, bias: Tensor) -> Moments:
-    """The moments of y − bias, for a bias (groups, outputs)."""
-    cross = moments.cross - bias.unsqueeze(-1) * moments.x.unsqueeze(-2)
-    energy = moments.energy - 2 * (bias * moments.y).sum(-1) + moments.rows * bias.square().sum(-1)
-    return replace(moments, cross=cross, energy=energy)
-
-
-def _summed(
-    packed: Superposed,
-    weight: Weight,
-    calls: int,
-    sources: Sources,
-    rows: dict[Any, Rows],
-    predictable: bool,
-) -> tuple[float, float]:
-    """The same on the inputs that the layer had in the model alone."""
-    names = packed.superposition.names
-    pairing = weight.layer.pairing
-    peers = [Weight(one, weight.name) for one in (pairing.layers if pairing else [weight.layer])]
-    stored: dict[tuple[Any, Layer], Tensor] = {}  # by task and the layer that it is kept in
-    for task, number in names.items():
-        net = sources.open(task)
-        for one in peers:
-            stored[task, one.layer.slot(number)] = _some_outputs(one, net, number)
-    measured = predicted = 0.0
-    tasks = 0
-    for task, number in names.items():
-        net, slot = sources.open(task), weight.layer.slot(number)
-        own = read_out([weight], number)[weight.plain]
-        wanted = weight.matrix(net.get_parameter(weight.plain).detach().double())
-        change = weight.matrix(own.double()) - wanted
-        noisy, alone = sampled_outputs(change), sampled_outputs(wanted)
-        error = expected = energy = 0.0
-        for part in reaching(net, weight, calls, rows[task][:SAMPLED], {}, 0):
-            x, some = sampled_rows(part.x.double()), among_sampled(part.outputs, change)
-            error += float((x @ noisy[:, some].mT).square().sum())
-            energy += float((x @ alone[:, some].mT).square().sum())
-            others = [stored[other, slot][:, some] for other in names if other != task]
-            expected += expected_energy(weight, others, x) if predictable else 0.0
-        if energy:
-            measured += error / energy
-            predicted += expected / energy
-            tasks += 1
-    return measured / max(tasks, 1), predicted / max(tasks, 1)
-
-
-def _some_outputs(weight: Weight, net: nn.Module, task: int) -> Tensor:
-    """Of what a model stores in a weight."""
-    stored = rest(weight.layer, weight.name, task, net)
-    return sampled_outputs(weight.matrix(weight.layer.from_matrix(weight.name, stored)))
+    measured: list[list[Energies]],
+) -> list[float]:
+    predicted, done = [], list[Weight]()
+    for (weight, calls), pairs in zip(ordered, measured, strict=True):
+        blocks, wholes = [], []  # of each task, the spectra of all outputs and groups
+        for task, number in packed.superposition.names.items():
+            read, net = read_out(packed, done, task), sources.open(task)
+            seen = observe(weight, calls, number, net, rows[task], read, batch_size)
+            wholes.append(scale(one.both for one in seen))
+            blocks.append(spectra(seen, wholes[-1], centred=weight.bias is not None))
+        noise = [0.0] * len(blocks)
+        for of_tasks in zip(*blocks, strict=True):
+            others = ridges(torch.stack([one.values for one in of_tasks])).tolist()
+            for place, (one, ridge) in enumerate(zip(of_tasks, others, strict=True)):
+                noise[place] += one.noise(ridge)
+        shares = zip(noise, wholes, pairs, strict=True)  # ‖wanted‖² has the base's outputs, too
+        predicted.append(_mean(one * float(whole) / of for one, whole, (_, of) in shares if of))
+        done.append(weight)
+    return predicted

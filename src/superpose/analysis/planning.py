@@ -1,10 +1,10 @@
-"""What storing models will do to them, before any is packed."""
+"""Plans: the noise and the bytes of stored models, before any is packed."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -12,28 +12,25 @@ import torch
 from torch import Tensor, nn
 
 from superpose import contexts
-from superpose.analysis.solved import Spectrum, ridges
-from superpose.analysis.summed import (
-    SAMPLED,
-    among_sampled,
-    expected_energy,
-    sampled_outputs,
-    sampled_rows,
-)
+from superpose.analysis.solved import Spectrum, ridges, spectra
+from superpose.analysis.summed import SAMPLED, sampled, share
 from superpose.contexts import Family, Identity
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, labels_of, superpose
+from superpose.nn import Met
 from superpose.packing.calibration import Rows
-from superpose.packing.inputs import Part, Weight, in_order, quiet_run, reaching, weights_of
 from superpose.packing.least_squares import scale
-from superpose.packing.solve import bias_name, observe
+from superpose.packing.packed import SOLVE, SUM
+from superpose.packing.solve import observe
+from superpose.packing.weights import Weight, in_order, linear_maps, reaching
+from superpose.quiet import quiet_run
 
 SMALL = 33  # inputs: a layer with fewer cannot keep models apart, and costs little
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What one layer does when so many models are stored in it."""
+    """The noise of one layer when so many models are stored in it."""
 
     layer: str
     inputs: int
@@ -42,15 +39,10 @@ class LayerPlan:
     width: int  # inputs it should have for the noise that is wanted
     numbers: int  # of its weight, which a task would store if the layer were its own
 
-    @property
-    def signal_to_noise(self) -> float:
-        """In decibels."""
-        return -10 * math.log10(max(self.noise, 1e-12))
-
 
 @dataclass(frozen=True)
 class Plan:
-    """What to expect of a network that holds so many models, and what it costs."""
+    """The noise of each layer of a network that stores so many models, and the bytes."""
 
     tasks: int
     family: str
@@ -62,7 +54,7 @@ class Plan:
 
     @property
     def noise(self) -> float:
-        """That of the noisiest layer."""
+        """The noise of the noisiest layer."""
         return self.bottleneck.noise
 
     @property
@@ -76,24 +68,21 @@ class Plan:
         return [one for one in self.layers if one.inputs < SMALL and one.noise > self.wanted]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """All fields, for JSON."""
         found = asdict(self) | {"noise": self.noise, "bottleneck": self.bottleneck.layer}
         found["small"] = [one.layer for one in self.small]
-        for described, layer in zip(found["layers"], self.layers, strict=True):
-            described["signal_to_noise_db"] = layer.signal_to_noise
         return found
 
     def __str__(self) -> str:
         lines = [
             f"{self.tasks} models, {self.family} contexts, method {self.method}: "
             f"noise up to {self.noise:.4f} of a layer's energy",
-            f"{'layer':<36}{'inputs':>8}{'rank':>8}{'noise':>9}{'dB':>7}"
+            f"{'layer':<36}{'inputs':>8}{'rank':>8}{'noise':>9}"
             f"{f'width for {self.wanted:g}':>18}",
         ]
         for one in self.layers:
             lines.append(
-                f"{one.layer:<36}{one.inputs:>8}{one.rank:>8}{one.noise:>9.4f}"
-                f"{one.signal_to_noise:>7.1f}{one.width:>18}"
+                f"{one.layer:<36}{one.inputs:>8}{one.rank:>8}{one.noise:>9.4f}{one.width:>18}"
             )
         ratio = self.separate_bytes / self.stored_bytes
         lines += [
@@ -125,7 +114,7 @@ def plan(
     min_inputs: int = 0,
     batch_size: int = 256,
 ) -> Plan:
-    """What storing `tasks` models like `net` will do to them, before any is packed.
+    """Predict the noise and the bytes of `tasks` stored models like `net`.
 
     `tasks` is their number, or their names. `inputs` are rows of its input, as for `pack`; without
     them each layer's inputs are taken to fill `rank` directions evenly, or all of them, which is
@@ -145,9 +134,8 @@ def plan(
     count = len(labels_of(tasks))
     if isinstance(net, Superposed):
         raise SuperposeError("the model is superposed: plan for unsuperpose(model, task)")
-    if method not in PLANS:
+    if method not in (SOLVE, SUM):
         raise SuperposeError(f"method={method!r}: a plan is for 'solve' or 'sum'")
-    make, meaningless = PLANS[method]
     if rank is not None and rank < 1:
         raise SuperposeError(f"rank={rank}: inputs fill at least one direction")
     if not 0 < noise < 1:
@@ -156,7 +144,7 @@ def plan(
     name = family if isinstance(family, str) else type(family).__name__
     if chosen.complex_valued:
         raise SuperposeError(f"the family {name!r} cannot be packed: plan for 'phase' instead")
-    if isinstance(chosen, meaningless):
+    if method == SOLVE and isinstance(chosen, Identity):
         raise SuperposeError("the family 'identity' cannot tell models apart: plan for another")
     model = superpose(
         net,
@@ -168,63 +156,43 @@ def plan(
         base=False,
         bind_frozen=True,
     )
-    weights = weights_of(model)
-    planned = []
+    make = _plan_solved if method == SOLVE else _plan_summed
     with quiet_run():
-        for seen in _observed(net, model, weights, inputs, rank, batch_size):
-            planned.append(make(seen, count, noise))
+        seen = _observed(copy.deepcopy(net).eval(), linear_maps(model), inputs, rank, batch_size)
+        planned = [make(one, count, noise) for one in seen]
     cost = model.cost()
     stored = cost.shared_bytes + count * cost.private_bytes_per_task
     return Plan(count, name, method, noise, planned, stored, count * cost.plain_bytes)
 
 
-class Observed(NamedTuple):
-    """What is known of a layer before anything is packed."""
+class _Observed(NamedTuple):
+    """A layer before anything is packed."""
 
     weight: Weight
     matrix: Tensor  # (groups, outputs, inputs)
+    bias: Tensor | None
     spectra: list[Spectrum]  # one for each group of each part
-    parts: list[Part]  # some rows of its inputs
-
-    @property
-    def rank(self) -> int:
-        """Directions that one task's inputs fill."""
-        return max(one.rank for one in self.spectra)
+    inputs: list[Met]  # some rows
 
 
 def _observed(
-    net: nn.Module,
-    model: Superposed,
-    weights: list[Weight],
-    inputs: Any,
-    rank: int | None,
-    batch_size: int,
-) -> Iterator[Observed]:
-    """Each layer, on inputs that are given or supposed."""
-    plain = copy.deepcopy(net).eval()
-
-    def matrix(weight: Weight) -> Tensor:
-        return weight.matrix(plain.get_parameter(weight.plain).detach().double())
-
-    if inputs is None:
-        for weight in weights:
-            yield Observed(weight, matrix(weight), *_supposed(matrix(weight), rank))
-        return
-    rows = Rows.of("plan", inputs)
-    for weight, calls in in_order(plain, weights, rows[:2]):
-        seen = observe(weight, calls, 0, plain, rows, {}, batch_size)
-        moments = [part.both for part in seen]
-        whole = scale(moments)
-        spectra = []
-        for both in moments:
-            fitted = both.centred() if bias_name(weight) else both
-            blocks = zip(fitted.gram, fitted.cross, fitted.energy, strict=True)
-            spectra += [Spectrum.of(*block, whole) for block in blocks]
-        parts = reaching(plain, weight, calls, rows[:SAMPLED], {}, 0)
-        yield Observed(weight, matrix(weight), spectra, parts)
+    net: nn.Module, weights: list[Weight], inputs: Any, rank: int | None, batch_size: int
+) -> Iterator[_Observed]:
+    rows = None if inputs is None else Rows.of("plan", inputs)
+    ordered = [(one, 0) for one in weights] if rows is None else in_order(net, weights, rows[:2])
+    for weight, calls in ordered:
+        matrix = weight.blocks(net.get_parameter(weight.full_name))
+        if rows is None:
+            yield _Observed(weight, matrix, None, *_supposed(matrix, rank))
+            continue
+        bias = None if weight.bias is None else net.get_parameter(weight.bias)
+        seen = observe(weight, calls, 0, net, rows, {}, batch_size)
+        whole = scale(one.both for one in seen)
+        met = reaching(net, weight, calls, rows[:SAMPLED], {}, 0)
+        yield _Observed(weight, matrix, bias, spectra(seen, whole, bias is not None), met)
 
 
-def _supposed(matrix: Tensor, rank: int | None) -> tuple[list[Spectrum], list[Part]]:
+def _supposed(matrix: Tensor, rank: int | None) -> tuple[list[Spectrum], list[Met]]:
     """Inputs that fill `rank` directions of a layer's evenly, or all of them."""
     groups, _, size = matrix.shape
     filled = min(rank or size, size)
@@ -236,44 +204,32 @@ def _supposed(matrix: Tensor, rank: int | None) -> tuple[list[Spectrum], list[Pa
     drawn = [torch.randn(s, generator=generator, device=generator.device) for s in sizes]
     directions, x = (numbers.to(matrix) for numbers in drawn)
     x = x @ torch.linalg.qr(directions).Q.T
-    return [spectrum] * groups, [Part(slice(None), x.expand(groups, -1, -1))]
+    return [spectrum] * groups, [Met(slice(None), x.expand(groups, -1, -1))]
 
 
-def _plan_solved(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
+def _plan_solved(seen: _Observed, tasks: int, wanted: float) -> LayerPlan:
     def noise(room: int) -> float:
-        """What all groups cannot explain when each has so many inputs."""
-        return sum(
-            one.noise(float(ridges(one.values.unsqueeze(0), tasks, room))) for one in seen.spectra
-        )
+        every = ((one, ridges(one.values.unsqueeze(0), tasks, room)) for one in seen.spectra)
+        return sum(one.noise(float(ridge)) for one, ridge in every)
 
     size = seen.matrix.shape[-1]
-    own, high = noise(size), size
+    now, high = noise(size), size
     while noise(high) > wanted and high < size * tasks:
         high *= 2
     low = high // 2 if high > size else size
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if noise(middle) <= wanted else (middle + 1, high)
-    return LayerPlan(seen.weight.plain, size, seen.rank, max(own, 0.0), high, seen.matrix.numel())
+    return _layer_plan(seen, max(now, 0.0), high)
 
 
-def _plan_summed(seen: Observed, tasks: int, wanted: float) -> LayerPlan:
-    weight, matrix = seen.weight, seen.matrix
-    sampled = sampled_outputs(matrix)
-    expected = energy = 0.0
-    for part in seen.parts:
-        x = sampled_rows(part.x.double())
-        w = sampled[:, among_sampled(part.outputs, matrix)]
-        energy += float((x @ w.mT).square().sum())
-        expected += expected_energy(weight, [w], x)
-    noise = (tasks - 1) * expected / energy if energy else 0.0
-    size = matrix.shape[-1]
-    width = math.ceil(size * max(1.0, noise / wanted))
-    return LayerPlan(weight.plain, size, seen.rank, noise, width, matrix.numel())
+def _plan_summed(seen: _Observed, tasks: int, wanted: float) -> LayerPlan:
+    one = share(seen.weight, seen.matrix, seen.bias, [sampled(seen.matrix)], seen.inputs)
+    noise = (tasks - 1) * (one or 0.0)
+    return _layer_plan(seen, noise, math.ceil(seen.matrix.shape[-1] * max(1.0, noise / wanted)))
 
 
-PLANS: dict[str, tuple[Callable[[Observed, int, float], LayerPlan], tuple[type[Family], ...]]] = {
-    "solve": (_plan_solved, (Identity,)),
-    "sum": (_plan_summed, ()),
-}
-"""How a method's layers are planned, and the families with which it cannot tell models apart."""
+def _layer_plan(seen: _Observed, noise: float, width: int) -> LayerPlan:
+    rank = max(one.rank for one in seen.spectra)
+    size, numbers = seen.matrix.shape[-1], seen.matrix.numel()
+    return LayerPlan(seen.weight.full_name, size, rank, noise, width, numbers)

@@ -12,13 +12,15 @@ long as the ranks of all Σₖ together stay below M: that is the capacity of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from superpose.packing.solve import Seen
 
 RIDGE = 1e-9  # of the mean eigenvalue, where a solve without one is meant
 STEPS = 56  # of a bisection: down to rounding
@@ -28,7 +30,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Spectrum:
-    """One task's inputs of a layer, in the directions in which they vary, as shares of ‖Y‖²."""
+    """The inputs of a layer in one task, in the directions in which they vary; shares of ‖Y‖²."""
 
     values: Tensor  # (M,) the eigenvalues of Σ = X Xᵀ
     explained: Tensor  # (M,) ‖B v‖² for each eigenvector v, B = Y Xᵀ
@@ -51,6 +53,16 @@ class Spectrum:
         """What least squares cannot explain when the other tasks act as this ridge."""
         floor = RIDGE * float(self.values.mean())
         return self.energy - float((self.explained / (self.values + ridge + floor)).sum())
+
+
+def spectra(seen: Iterable[Seen], whole: Tensor, centred: bool) -> list[Spectrum]:
+    """The spectra of a weight's inputs, one for each group of each of its parts."""
+    found = []
+    for one in seen:
+        both = one.both.centred() if centred else one.both
+        blocks = zip(both.gram, both.cross, both.energy, strict=True)
+        found += [Spectrum.of(*block, whole) for block in blocks]
+    return found
 
 
 def ridges(spectra: Tensor, copies: int = 1, room: int | None = None) -> Tensor:

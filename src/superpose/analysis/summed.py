@@ -5,52 +5,58 @@ It is averaged over some of the layer's outputs and over some rows of its inputs
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from superpose.packing.inputs import Weight
+from superpose.nn import Met
+from superpose.packing.weights import Weight, product
 
 SAMPLED = 64  # outputs of a layer, and rows, at most
 
 
-def expected_energy(weight: Weight, others: Iterable[Tensor], x: Tensor) -> float:
-    """E ‖Σ_s w_s C(s)⁻¹ C(k) x‖² for weights (groups, outputs, M) and rows x (groups, rows, M)."""
-    context = weight.layer.contexts[weight.name]
-    dim, moments = context.dim, context.family.moments
+def share(
+    weight: Weight,
+    matrix: Tensor,
+    bias: Tensor | None,
+    others: Sequence[Tensor],
+    inputs: Iterable[Met],
+) -> float | None:
+    """E ‖Σ_s W_s·C(s)⁻¹·C(k)·x‖² / ‖W·x + b‖², for the terms W_s of the other tasks.
+
+    W is (groups, outputs, features), and `sampled` are the outputs of W_s. It is None for a layer
+    that gives only zeros.
+    """
+    expected = energy = 0.0
+    step = _step(matrix.shape[1])
+    for met in inputs:
+        few = Met(met.outputs, met.x[:, :: _step(met.x.shape[1])].double())
+        start, stop, _ = met.outputs.indices(matrix.shape[1])
+        first, some = -start % step, slice(-(-start // step), -(-stop // step))
+        energy += float(product(few, matrix, bias)[..., first::step].square().sum())
+        expected += _energy(weight, [other[:, some] for other in others], few.x)
+    return expected / energy if energy else None
+
+
+def sampled(matrix: Tensor) -> Tensor:
+    """Evenly spaced outputs of a matrix (groups, outputs, features)."""
+    return matrix[:, :: _step(matrix.shape[1])]
+
+
+def _energy(weight: Weight, others: Sequence[Tensor], x: Tensor) -> float:
+    dim, moments = weight.bound.context.dim, weight.bound.context.family.moments
+    x_at = x.unflatten(-1, (dim, -1)).mT.unsqueeze(1)  # (groups, 1, rows, positions, inputs)
     mean: Any = 0.0
     variance = 0.0
     for w in others:
-        if dim == x.shape[-1]:
-            one, more = moments(w.unsqueeze(2), x.unsqueeze(1))
-        else:  # channels are bound, the same for each position; positions are added up
-            w_at, x_at = (side.unflatten(-1, (dim, -1)).mT for side in (w, x))
-            one, more = moments(w_at.unsqueeze(2), x_at.unsqueeze(1))
-            one = one.sum(-1)
-        mean = mean + one
+        w_at = w.unflatten(-1, (dim, -1)).mT.unsqueeze(2)  # (groups, outputs, 1, positions, inputs)
+        one, more = moments(w_at, x_at)
+        mean = mean + one.sum(-1)  # over positions, which share a context
         variance += float(more.sum())
     return float(torch.as_tensor(mean).abs().square().sum()) + variance
 
 
-def sampled_outputs(matrix: Tensor) -> Tensor:
-    """Evenly spaced outputs of a matrix (groups, outputs, inputs)."""
-    return matrix[:, :: _stride(matrix.shape[1])]
-
-
-def among_sampled(outputs: slice, matrix: Tensor) -> slice:
-    """Which of a matrix's sampled outputs are among these."""
-    start, stop, _ = outputs.indices(matrix.shape[1])
-    step = _stride(matrix.shape[1])
-    return slice(-(-start // step), -(-stop // step))
-
-
-def sampled_rows(x: Tensor) -> Tensor:
-    """Evenly spaced rows of inputs (groups, rows, features)."""
-    return x[:, :: _stride(x.shape[1])]
-
-
-def _stride(count: int) -> int:
-    """The step that takes at most SAMPLED of so many."""
+def _step(count: int) -> int:
     return -(-count // SAMPLED)

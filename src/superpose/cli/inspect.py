@@ -26,19 +26,18 @@ class InspectCommand:
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
-        """Read it all, which checks it, and print."""
-        from superpose.nn.private import is_private
+        """Read the whole file, which checks it, and print what it holds."""
         from superpose.tensor_file import read
 
         header, tensors = read(self.file)
-        private = {n for n in tensors if is_private(n) or ".private." in f".{n}"}  # formats 2, 1
+        private = {f"private_state.{name}" for name in header["private"]}
         facts = {
             "file": str(self.file),
             "tasks": [name for name, _ in header["tasks"]],
-            "method": header.get("method") or "trained",
+            "method": header["method"] or "trained",
             "family": header["family"],
             "seed": header["seed"],
-            "conversion": header["conversion"],
+            "options": header["options"],
             "shared_bytes": sum(t.nbytes for n, t in tensors.items() if n not in private),
             "private_bytes": sum(tensors[n].nbytes for n in private),
             "tensors": {n: list(t.shape) for n, t in tensors.items() if n not in private},
@@ -48,13 +47,13 @@ class InspectCommand:
             return
         tasks = facts["tasks"]
         print(f"{self.file}: {len(tasks)} models: {', '.join(map(str, tasks))}")
-        print(f"{facts['method']}, {_told(facts['family'])} contexts, seed {facts['seed']}")
+        print(f"{facts['method']}, {_described(facts['family'])} contexts, seed {facts['seed']}")
         print(f"{facts['shared_bytes']:,} bytes shared, {facts['private_bytes']:,} bytes private")
         for name, shape in facts["tensors"].items():
             print(f"  {name} {tuple(shape)}")
 
 
-def _told(family: Any) -> str:
+def _described(family: Any) -> str:
     if "patterns" not in family:
         return str(family["name"])
     return ", ".join(f"{pattern}: {one['name']}" for pattern, one in family["patterns"])

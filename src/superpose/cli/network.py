@@ -1,4 +1,4 @@
-"""What the storage commands share: networks by name, and files of tensors."""
+"""Networks by name and files of tensors, for the storage commands."""
 
 import importlib
 import json
@@ -27,7 +27,7 @@ class Network:
     """Arguments of that function, as a JSON object such as '{"width": 64}'."""
 
     def make(self) -> "nn.Module":
-        """The network, whatever its weights."""
+        """Make the network, with whatever weights it starts from."""
         from torch import nn
 
         made = self._from_config() if self.net.endswith(".json") else self._from_function()
@@ -38,7 +38,7 @@ class Network:
         return made
 
     def load(self, path: Path) -> "nn.Module":
-        """The network with the weights of a plain state dict."""
+        """Make the network and load a plain state dict, a safetensors file."""
         net = self.make()
         tensors, own = read_tensors(path), net.state_dict()
         places = {own[name].data_ptr() for name in tensors if name in own}
@@ -77,8 +77,8 @@ class Network:
                 found = getattr(found, part)
             return found(**arguments)
         except Exception as error:  # of the user's own code, any
-            told = f"{type(error).__name__}: {error}"
-            raise SuperposeError(f"--net {self.net} cannot be made: {told}") from error
+            problem = f"{type(error).__name__}: {error}"
+            raise SuperposeError(f"--net {self.net} cannot be made: {problem}") from error
 
     def _from_config(self) -> Any:
         try:
@@ -97,7 +97,7 @@ class Network:
 
 
 def read_tensors(path: Path) -> "dict[str, Tensor]":
-    """The tensors of a safetensors file."""
+    """Read a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -112,13 +112,13 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
 
 
 def read_inputs(path: Path) -> Any:
-    """A network's inputs: the file's only tensor, or all of them by name."""
+    """Read a network's inputs: the file's only tensor, or all of them by name."""
     tensors = read_tensors(path)
     return next(iter(tensors.values())) if len(tensors) == 1 else tensors
 
 
 def check_apart(out: Path, *read: Path | None) -> None:
-    """Refuse to write over a file that is read: what it holds would be lost."""
+    """Refuse to write over a file that is read."""
     for path in read:
         if path is not None and path.resolve() == out.resolve():
             raise SuperposeError(
@@ -127,7 +127,7 @@ def check_apart(out: Path, *read: Path | None) -> None:
 
 
 def named_files(words: Sequence[str], option: str) -> dict[str, Path]:
-    """NAME=FILE words as a mapping.
+    """Parse NAME=FILE words into a mapping.
 
     >>> named_files(["a=x.safetensors"], "pack")
     {'a': PosixPath('x.safetensors')}

@@ -43,8 +43,6 @@ class PackCommand(Network):
     or with the network's arguments by name."""
     base: Annotated[Path | None, unset("FILE", "none")] = None
     """The pretrained weights that the models were fine-tuned from."""
-    random_pairing: Flag = False
-    """With delta: layers of equal shape swap places, in a random order for each model."""
     rank: int = 0
     """Directions of every layer that each model has for itself, beside what all share."""
     private_layers: Words = ()
@@ -63,7 +61,7 @@ class PackCommand(Network):
     """Print the result as JSON and nothing else."""
 
     def run(self) -> None:
-        """Pack, write, and tell the cost."""
+        """Pack the models, write the file, and print its cost."""
         import superpose as sp
 
         files = named_files(self.models, "pack")
@@ -83,7 +81,6 @@ class PackCommand(Network):
             method=self.method,
             calibration={n: partial(read_inputs, p) for n, p in inputs.items()} if inputs else None,
             base=self.load(self.base) if self.base else None,
-            random_pairing=self.random_pairing,
             rank=self.rank,
             private_layers=self.private_layers,
             skip=self.skip,

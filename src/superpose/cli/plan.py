@@ -29,7 +29,7 @@ class PlanCommand(Network):
     rank: Annotated[int | None, unset("INT", "all of them, the worst case")] = None
     """The number of directions that inputs of a layer fill; used without --inputs."""
     noise: float = 0.05
-    """The share of noise to aim at; the plan tells the width of each layer that gives it."""
+    """The share of noise to aim at; the plan gives the width that each layer needs for it."""
     family: str = "binary"
     """The family of contexts: binary, hadamard, rotation, phase, permutation or block-rotation."""
     method: Literal["solve", "sum"] = "solve"

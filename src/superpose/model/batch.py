@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
-from superpose.model.structure import Rebuild, flatten, objects, write
+from superpose.model.structure import Rebuild, flatten, in_tree, objects, write
 
 if TYPE_CHECKING:
     from superpose.model.model import Superposed
@@ -101,6 +101,8 @@ def check_returned(model: Superposed, tensors: list[Tensor], rows: int) -> list[
     """The dimension of the rows in each tensor that the network returned for so many rows."""
     said = model.superposition.returned
     several = isinstance(said, (list, tuple))
+    if several and model.superposition.options.batch_dim is None:
+        said = said[: len(tensors)]  # attention returns its weights if they are asked for
     if several and len(said) != len(tensors):
         raise SuperposeError(
             f"batch_dim={{'return': {said!r}}}: the network returns {len(tensors)} tensors: give "
@@ -121,6 +123,17 @@ def check_returned(model: Superposed, tensors: list[Tensor], rows: int) -> list[
             "tensor that is returned, superpose(…, batch_dim={'return': [0, None, …]})"
         )
     return dims
+
+
+def rows_in_returned(model: Superposed, value: Any, rows: int) -> list[int | None]:
+    """The same for all tensors, with those inside caches, whose rows are first; numbers have none."""
+    tensors, told = flatten(value)[0], in_tree(value)
+    tree = [tensor for tensor, own in zip(tensors, told, strict=True) if own]
+    dims = iter(check_returned(model, tree, rows))
+    return [
+        next(dims) if own else 0 if tensor.ndim else None
+        for tensor, own in zip(tensors, told, strict=True)
+    ]
 
 
 def rows_by_module(module: nn.Module) -> dict[str, Any] | None:

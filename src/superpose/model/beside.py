@@ -12,8 +12,9 @@ import warnings
 from torch import nn
 
 from superpose.nn.layer import Layer
-from superpose.nn.names import joined, listed
+from superpose.nn.names import inside, joined, listed
 from superpose.nn.options import Options
+from superpose.nn.patterns import matching
 from superpose.nn.private import FROZEN, STATE, is_private
 
 
@@ -24,7 +25,9 @@ def freeze(model: nn.Module, options: Options, warn: bool = True) -> frozenset[s
     changes = {id(layer.stored(name)) for layer in layers for name in layer.bound}
     bases = {id(layer.base(name)) for layer in layers for name in layer.bound}
     named = list(model.named_parameters(remove_duplicate=False))
-    learn = {id(p) for name, p in named if name in options.learn}
+    modules = [name for name, _ in model.named_modules()]
+    learning = matching("learn", options.learn, [*modules, *(name for name, _ in named)])
+    learn = {id(p) for name, p in named if inside(name, learning)}
     own = {joined(layer.path, name) for layer in layers for name in layer.private}
     elsewhere = {id(p) for name, p in named if name not in own}  # tied to what others use
     for name, p in named:
@@ -38,7 +41,7 @@ def freeze(model: nn.Module, options: Options, warn: bool = True) -> frozenset[s
             held.add(name)
             told += [name] if id(p) not in starts and id(p) not in bases else []
         elif id(p) in starts and id(p) not in elsewhere:
-            p.requires_grad_(False)
+            held.add(name)
     for name, p in named:
         if name in held or (is_private(name) and f"{STATE}.{FROZEN}" in name):
             p.requires_grad_(False)

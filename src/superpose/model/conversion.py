@@ -26,7 +26,7 @@ from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.options import ROWS, Options
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
-from superpose.nn.private import STATE
+from superpose.nn.private import STATE, TRAINED
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.statistics import Statistics, as_statistics
 from superpose.nn.view import Home
@@ -155,8 +155,13 @@ def build(
     seed: int,
     options: Options,
     kind: type[S],
+    *,
+    start: bool = True,
 ) -> S:
-    """What `superpose` does, from the values that a file keeps."""
+    """What `superpose` does, from the values that a file keeps.
+
+    Without `start`, tasks get their private tensors later, when a file's weights are there.
+    """
     _check_plain(net, kind)
     if not isinstance(seed, WHOLE):
         raise SuperposeError(f"seed={seed!r}: give a whole number")
@@ -172,12 +177,12 @@ def build(
     assert isinstance(model, kind)
     model.superposition = Superposition(family, seed, names, options, size([net]), home)
     model.superposition.returned = rows_returned(net, options.batch_dim)
-    held = freeze(model, options)
+    held = freeze(model, options, warn=kind is Superposed)  # what is packed does not learn
     model.superposition.held = held
     if kind is Superposed and options.base:
         _check_statistics(model)
     model.add_module(STATE, private)
-    private.add(names.values())
+    private.add(names.values() if start else ())
     return model
 
 
@@ -197,6 +202,7 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
     number = None if task is None else model.superposition.number(task)
     read = read_out(plain, number)
     held, own = plain.superposition.held, plain.superposed_layers
+    kinds = {slot.full_name: slot.flat for slot in plain.private_state.slots if not slot.added}
     if number is not None:
         _warn_of_biases(model, read)
     del plain.superposition, plain._modules[STATE]
@@ -212,8 +218,8 @@ def unsuperpose(model: nn.Module, task: Name | None = None) -> nn.Module:
                 layer._parameters[name].requires_grad_(learned)
         layer.unsuperpose()
     for name, parameter in plain.named_parameters(remove_duplicate=False):
-        if name in held:
-            parameter.requires_grad_()
+        if name in held or name in kinds:
+            parameter.requires_grad_(name in held or kinds[name] == TRAINED)
     return plain
 
 

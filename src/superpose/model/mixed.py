@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from superpose.errors import SuperposeError
-from superpose.model.batch import Batch, check_returned
+from superpose.model.batch import Batch, check_returned, rows_in_returned
 from superpose.model.structure import flatten, objects, tensors_of
 
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ def grouped(model: Superposed, each: list[int], batch: Batch) -> Any:
         inputs, options = batch.take(torch.tensor(rows))
         y = model.run(model.view_of(task), *inputs, **options)
         tensors, _, rebuild = flatten((y, objects((inputs, options))))
-        count = len(flatten(y)[0])
-        dims = check_returned(model, tensors[:count], len(rows))
-        dims += [0] * (len(tensors) - count)  # of caches
+        dims = rows_in_returned(model, y, len(rows))
+        dims += [0 if tensor.ndim else None for tensor in tensors[len(dims) :]]  # of caches given
         parts.append(tensors)
     order = torch.tensor([place for rows in places.values() for place in rows]).argsort()
     whole = [

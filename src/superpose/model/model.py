@@ -25,7 +25,7 @@ from superpose.model.pretrained import generating, saving
 from superpose.model.summary import Summary, summarise
 from superpose.model.tasks import WHOLE, Name, Superposition, Task, check_names
 from superpose.model.ways import declared_way
-from superpose.nn.layer import Layer, layer_class
+from superpose.nn.layer import Layer, class_of
 from superpose.nn.names import inside, joined
 from superpose.nn.options import check_way
 from superpose.nn.private import BEGUN, RANK, STATE, STATISTICS, Private
@@ -600,8 +600,7 @@ def superposed_class(plain: Any, kind: Any) -> Any:
     forward.__signature__ = _with_task(plain.forward)  # type: ignore[attr-defined]
     # the compiler would make a graph for each name of a task here; it starts with `run` instead
     members = {"forward": untraced(forward, recursive=False), "_plain": plain, "_kind": kind}
-    own = getattr(plain, "generate", None)
-    if own is not None and "task" not in inspect.signature(own).parameters:  # Whisper's is another
+    if callable(getattr(plain, "generate", None)) and hasattr(plain, "save_pretrained"):
         members["generate"] = generating(plain)
     if callable(getattr(plain, "save_pretrained", None)):
         members["save_pretrained"] = saving(plain)
@@ -618,7 +617,7 @@ def _with_task(plain: Callable[..., Any]) -> inspect.Signature:
 
 
 def _empty(kind: Any, *parts: Any) -> Any:
-    made = superposed_class(parts[0] if len(parts) == 1 else layer_class(*parts), kind)
+    made = superposed_class(parts[0] if len(parts) == 1 else class_of(*parts), kind)
     return made.__new__(made)
 
 

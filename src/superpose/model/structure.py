@@ -47,6 +47,16 @@ def flatten(value: Any) -> tuple[list[Tensor], list[Any], Rebuild]:
     return tensors, rest, rebuild
 
 
+def in_tree(value: Any) -> list[bool]:
+    """For each tensor that `flatten` finds, whether it is in the tree, not inside an object."""
+    seen: set[int] = set()
+    found: list[bool] = []
+    for leaf in tree_leaves(value):
+        alone = isinstance(leaf, Tensor)
+        found += [True] if alone else [False] * len(list(_inside(leaf, seen)))
+    return found
+
+
 def tensors_of(value: Any) -> list[Tensor]:
     """The tensors of a tree, without those inside objects such as caches."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

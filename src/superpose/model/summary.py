@@ -64,7 +64,7 @@ def summarise(model: Superposed) -> Summary:
         joined(path, name)
         for path, module in every
         if isinstance(module, Layer)
-        for name in (*module.bound, *module.private)
+        for name in (*module.bound, *module.private, *(f"bases.{name}" for name in module.bound))
     }
     state = model.state_dict(keep_vars=True)
     shared = [name for name in state if not is_private(name) and name not in known]

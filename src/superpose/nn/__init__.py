@@ -2,13 +2,15 @@
 
 from superpose.nn import convert as _convert  # noqa: F401 (it registers the forms of PyTorch's layers)
 from superpose.nn.complex import ComplexBatchNorm, Split, SplitReLU
-from superpose.nn.convert import add_kind, recognition_layer
+from superpose.nn.convert import add_kind, check_skipped_apart, recognition_layer
 from superpose.nn.kinds import InputStatistics, Kind, TaskMean
 from superpose.nn.kinds.input_statistics import by_rows
 from superpose.nn.layer import Bound, Layer, Met
 from superpose.nn.layout import Along, Kernel, Layout
+from superpose.nn.names import inside, joined
 from superpose.nn.options import Options
-from superpose.nn.quantised import is_base
+from superpose.nn.patterns import family_by_layer, several_families
+from superpose.nn.quantised import full, is_base, is_quantised
 from superpose.nn.registry import register
 from superpose.nn.standalone import (
     GRU,
@@ -58,7 +60,14 @@ __all__ = [
     "add_kind",
     "as_statistics",
     "by_rows",
+    "check_skipped_apart",
+    "family_by_layer",
+    "full",
+    "inside",
     "is_base",
+    "is_quantised",
+    "joined",
     "recognition_layer",
     "register",
+    "several_families",
 ]

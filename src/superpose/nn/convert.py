@@ -32,9 +32,10 @@ from superpose.nn.names import inside, joined, listed
 from superpose.nn.options import TASK, Options
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
 from superpose.nn.private import FROZEN, STATISTICS, TRAINED, Private, Slot
-from superpose.nn.registry import computes_by_class, form_of
+from superpose.nn.registry import Declared, InTurn, computes_by_class, form_of
 from superpose.nn.view import Home
 
+FLAGS = ("affine", "track_running_stats", "elementwise_affine")  # of what a norm has
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, torch.jit.ScriptModule)
 
 
@@ -73,7 +74,7 @@ def with_names(options: Options, model: nn.Module) -> Options:
         options,
         skip=matching("skip", options.skip, modules),
         private_layers=matching("private_layers", options.private_layers, modules | tensors),
-        learn=matching("learn", options.learn, parameters),
+        learn=matching("learn", options.learn, modules | parameters),
     )
 
 
@@ -105,10 +106,8 @@ def _become(
     if form is None:
         _check_can_be_private(path, module)
         form = Layer
-    if options.private == "none" and form.binds and not entire and form is not Layer:
-        _strip(module)
-    elif options.private == "none" and issubclass(form, Norm) and not entire:
-        _strip(module, keep_weight=False)
+    if options.private == "none" and not entire and _may_lack(module, form):
+        _strip(module, keep_weight=form.binds)
     own = {n: p for n, p in module._parameters.items() if p is not None}
     layouts = {} if entire else _layouts(path, module, form, options)
     if layouts and min(at.inputs(own[n])[0] for n, at in layouts.items()) < options.min_inputs:
@@ -322,6 +321,14 @@ def _row_dims(modules: dict[str, nn.Module], options: Options) -> Iterator[tuple
             yield from ((name, dim) for name in modules if inside(name, [outer]) or not outer)
 
 
+def _may_lack(module: nn.Module, form: type[Layer]) -> bool:
+    """Whether its forward runs without biases or, of a norm, without scales and statistics."""
+    ours = issubclass(form, Declared) and not issubclass(form, InTurn)
+    return (form.binds and form is not Layer and not ours) or (
+        issubclass(form, Norm) and any(hasattr(module, flag) for flag in FLAGS)
+    )
+
+
 def _strip(module: Any, keep_weight: bool = True) -> None:
     """Remove what a task would have to keep for itself: biases, norm scales and statistics."""
     if isinstance(module, nn.RNNBase):
@@ -332,7 +339,7 @@ def _strip(module: Any, keep_weight: bool = True) -> None:
             module._parameters[name] = None
     for name in [] if keep_weight else list(module._buffers):
         module._buffers[name] = None
-    for flag in ("affine", "track_running_stats", "elementwise_affine"):
+    for flag in FLAGS:
         if hasattr(module, flag):
             setattr(module, flag, False)
 
@@ -344,4 +351,4 @@ def _strip_recurrent(module: nn.RNNBase) -> None:
     module.bias = False
     module._flat_weights_names = [n for n in module._flat_weights_names if n not in names]
     module._all_weights = [[n for n in group if n not in names] for group in module._all_weights]
-    module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+    module._init_flat_weights()

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from superpose.contexts import LayerContext
 from superpose.errors import SuperposeError
+from superpose.nn.kinds.kind import Acts  # transformers evaluates the annotations of a class
 from superpose.nn.layout import Layout
 from superpose.nn.names import inside
 from superpose.nn.quantised import full
@@ -19,7 +20,6 @@ from superpose.nn.unreadable import Unreadable
 from superpose.nn.view import Home, LayerView, View, active, no_task, outside, viewing
 
 if TYPE_CHECKING:
-    from superpose.nn.kinds.kind import Acts
     from superpose.nn.options import Options
 
 
@@ -365,7 +365,8 @@ def layer_class(form: Any, plain: Any, names: tuple[str, ...]) -> Any:
     Tensors of these names are those of the active task.
     """
     members: dict[str, Any] = {name: of_task(name) for name in names}
-    members |= {"_made_of": (form, plain, names), "__reduce__": _reduce}
+    kept = vars(form).get("_made_by", form)  # pickles cannot name a form that was made
+    members |= {"_made_of": (kept, plain, names), "__reduce__": _reduce}
     return type(plain.__name__, (form, plain), members)
 
 
@@ -375,5 +376,10 @@ def _reduce(layer: Any) -> Any:
 
 def empty_layer(*parts: Any) -> Any:
     """An instance of a made class, for pickles, which cannot name it."""
-    made = layer_class(*parts)
+    made = class_of(*parts)
     return made.__new__(made)
+
+
+def class_of(form: Any, plain: Any, names: tuple[str, ...]) -> Any:
+    """The class again from its parts; a form that was made is given as what makes it."""
+    return layer_class(form if isinstance(form, type) else form(), plain, names)

@@ -99,7 +99,7 @@ class Kernel(NamedTuple):
         positions = prod(self.size)
         if self.mode == "kernel":
             return self._join(grouped.unflatten(-1, (-1, positions)))
-        return self._join(grouped.unflatten(-2, (-1, positions)).transpose(-1, -2))
+        return self._join(grouped.unflatten(-2, (-1, positions)).transpose(-1, -2)).contiguous()
 
     def to_blocks(self, weight: Tensor) -> Tensor:
         return self._split(weight).flatten(-2)

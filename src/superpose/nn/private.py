@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
@@ -73,7 +74,7 @@ class Flats(nn.Module):
     @property
     def sharded(self) -> bool:
         """Whether each process has a part of every tensor."""
-        return any(map(is_sharded, self.own.values()))
+        return any(map(is_sharded, islice(self.own.values(), 1)))  # all of them, or none
 
     def put(self, task: str, flat: Tensor, learns: bool = True) -> None:
         """Make this the task's tensor; an optimiser that knows its parameter goes on knowing it."""
@@ -100,11 +101,11 @@ class Flats(nn.Module):
         whose tensor is not, to the bit, the start."""
         if self.sharded:
             return list(self.own)  # processes could come to different answers
-        begun = self.begun or ()
+        begun, is_cow = self.begun or (), torch._C._is_cow_tensor  # type: ignore[attr-defined]
         return [
             task
             for task, flat in self.own.items()
-            if int(task) in begun or not (is_fresh(flat) or same(flat, self.start))
+            if not (is_cow(flat) or same(flat, self.start)) or int(task) in begun
         ]
 
     def restart(self, start: Tensor) -> None:

@@ -31,6 +31,12 @@ class Declared(Layer):
         return {name: Along(dim) for name, dim in (input_dims(module) or {}).items()}
 
 
+class InTurn(Declared):
+    """Modules whose kernels cannot be mapped over rows: the tasks of a batch run in turn."""
+
+    one_by_one = True
+
+
 def register(kind: type[nn.Module] | str, form: InputDims | type[Layer]) -> None:
     """Declare which tensors of a class of modules are bound, and where their inputs lie.
 
@@ -115,7 +121,9 @@ def form_of(module: nn.Module) -> type[Layer] | None:
         return None
     if isinstance(found.form, Mapping):
         dims = input_dims(module)
-        return None if dims is None else Declared if dims else Table
+        if dims:
+            return InTurn if isinstance(module, (nn.RNNCellBase, nn.Bilinear)) else Declared
+        return None if dims is None else Table
     if computes_as(module, found.kind):
         return found.form
     if issubclass(found.form, Table):
@@ -132,6 +140,7 @@ def _running_its_own(form: Any) -> Any:
     members: dict[str, Any] = {
         name: next(vars(one)[name] for one in form.__mro__ if name in vars(one)) for name in kept
     }
+    members["_made_by"] = functools.partial(_running_its_own, form)
     return type(f"Own{form.__name__}", (Layer,), members)
 
 

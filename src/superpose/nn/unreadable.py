@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from superpose.errors import SuperposeError
 
@@ -47,7 +48,8 @@ class Unreadable(Tensor):
         if func in METADATA:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        told = next((x.told for x in (*args, *(kwargs or {}).values()) if isinstance(x, cls)), "")
+        given = tree_leaves((args, kwargs))  # `torch.cat` is given a list
+        told = next((x.told for x in given if isinstance(x, cls)), "")
         raise SuperposeError(
             f"{told} is read without calling its layer, and in a direct batch each row has its "
             "own: this network's mixed batches are computed grouped, model.mixed = 'grouped'"

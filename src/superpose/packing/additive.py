@@ -1,129 +1,111 @@
-"""Packing methods whose weights are a sum with one term for each model."""
+"""Methods `sum` and `delta`: W = Σₖ (Wₖ − W₀ − Bₖ·Aₖ)·C(k)⁻¹, one term for each model.
+
+Without a base W₀ is zero, which is the paper's equation 1; without a rank there is no Bₖ·Aₖ, which
+is the low-rank matrix that is nearest to the difference.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
+import copy
 
 import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
-from superpose.model import Name, layers
-from superpose.nn.binding import grouped
-from superpose.nn.layer import Layer
-from superpose.nn.names import joined
-from superpose.nn.quantised import full
-from superpose.packing.low_rank import has_part, is_part, nearest_part, part_of, set_part
-from superpose.packing.methods import PackingMethod, PackingOptions
-from superpose.packing.packed import Packed, another_model, check_stored, set_private
+from superpose.model import Name, Superposed
+from superpose.packing.private import part, set_part, set_private, tensors_of
 from superpose.packing.sources import Sources
+from superpose.packing.weights import Weight, bound_weights
+
+ROUNDED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # in files, finest first
 
 
-class Additive(PackingMethod):
-    """W = Σₖ Wₖ C(k)⁻¹, the paper's equation 1, of the models or of their differences from a base.
-
-    A term is added and subtracted by itself, so what is stored is what it would be if exactly these
-    models had been packed from the start, with the same base. A low-rank part of a model is the
-    nearest to its weight, or difference, and the rest is superposed.
-    """
-
-    takes = frozenset({"rank"})
-
-    def fill(self, packed: Packed, sources: Sources, options: PackingOptions) -> None:
-        """Add one term after the other."""
-        _warn_of_inputs(packed, options)
-        for name in options.track(list(sources.models), self.name):
-            store(packed, name, sources.open(name))
-
-    def add(self, packed: Packed, name: str, model: nn.Module, options: PackingOptions) -> None:
-        """Add its term."""
-        _warn_of_inputs(packed, options)
-        packed.add_task(name)
-        store(packed, name, model)
-
-    def remove(self, packed: Packed, name: Name, model: nn.Module | None) -> None:
-        """Subtract its term, if the model is given."""
-        if model is not None:
-            _check_stored(packed, name, model)
-        if model is not None and len(packed.tasks) > 1:  # the only task is refused below, and stays
-            add_term(packed, packed.superposition.number(name), model, -1)
-        packed.remove_task(name)
-
-    def replace(
-        self,
-        packed: Packed,
-        name: Name,
-        model: nn.Module,
-        old: nn.Module | None,
-        options: PackingOptions,
-    ) -> None:
-        """Subtract the old term and add the new one."""
-        if old is None:
-            raise SuperposeError(
-                f"replacing {name!r} needs old=…, the model that is stored now: method "
-                f"{self.name!r} subtracts its term"
-            )
-        _check_stored(packed, name, old)
-        _warn_of_inputs(packed, options)
-        add_term(packed, packed.superposition.number(name), old, -1)
-        store(packed, name, model)
-
-
-def _warn_of_inputs(packed: Packed, options: PackingOptions) -> None:
-    """Inputs serve to recognise tasks, and nothing else here."""
-    if options.calibration is not None and packed.superposition.conversion.recognise is None:
-        warnings.warn(
-            f"calibration has no effect with method {packed.method!r}: leave it out, or give "
-            "recognise=True, which keeps statistics of it, or method='solve', which fits to it",
-            stacklevel=4,
-        )
-
-
-def store(packed: Packed, name: Name, net: nn.Module) -> None:
-    """Add the term of a model whose task is there already, and set its private tensors."""
-    number = packed.superposition.number(name)
-    for layer, tensor in _bound(packed):
-        if has_part(layer, tensor):
-            set_part(layer, tensor, number, *nearest_part(_change(layer, tensor, net), layer.rank))
-    add_term(packed, number, net, +1)
+def add(packed: Superposed, name: Name, net: nn.Module) -> None:
+    """Store a model in a task that is there already: its term, and its private tensors."""
+    packed.begin(name)
     set_private(packed, name, net)
+    own = packed.private_tensors(name)
+    for weight in bound_weights(packed):
+        if part(weight, own) is not None:
+            set_part(weight, own, *_nearest_part(packed, weight, net))
+    _add_terms(packed, name, net, +1)
 
 
-def add_term(packed: Packed, number: int, net: nn.Module, sign: int) -> None:
-    """Add (or subtract) W C⁻¹ of one model for every layer, less its low-rank part."""
-    for layer, tensor in _bound(packed):
-        context = grouped(layer, tensor, layer.contexts[tensor].derive(number))
-        own = context.unbind_weight(rest(layer, tensor, number, net))
-        term = layer.from_matrix(tensor, own)
-        target = getattr(layer.slot(number), tensor)
-        with torch.no_grad():
-            target.copy_(target.double() + sign * term)
+def subtract(packed: Superposed, name: Name, net: nn.Module) -> None:
+    """Take the term of a model out again, if it is the one that is stored."""
+    own, given = packed.private_tensors(name), tensors_of(net)
+    other = [key for key, t in own.items() if key in given and not _is_rounded(given[key], t)]
+    for weight in bound_weights(packed):
+        stored = part(weight, own)
+        if stored is not None:
+            down, up = _nearest_part(packed, weight, net)
+            product = up @ down
+            if (stored - product).norm() > 0.04 * product.norm():  # bfloat16 makes it up to 0.03
+                other.append(weight.full_name)
+    if other:
+        raise SuperposeError(
+            f"model {name!r}: {other[0]} is not the one that is stored, so this is another model, "
+            "or the packed one was trained further since: give the model that was packed, or "
+            f"remove {name!r} by its name alone"
+        )
+    _add_terms(packed, name, net, -1)
 
 
-def _check_stored(packed: Packed, name: Name, net: nn.Module) -> None:
-    """Refuse a model whose private tensors, or low-rank parts, are not the task's."""
-    check_stored(packed, name, net)
-    number = packed.superposition.number(name)
-    for layer, tensor in _bound(packed):
-        if has_part(layer, tensor):
-            down, up = nearest_part(_change(layer, tensor, net), layer.rank)
-            if not is_part(layer, tensor, number, up @ down):
-                raise another_model(name, joined(layer.path, tensor))
+def mean(sources: Sources) -> nn.Module:
+    """The model of the mean weights, the base of `delta` where none is given."""
+    total: dict[str, Tensor] = {}
+    for name in sources.models:
+        for key, tensor in sources.open(name).state_dict().items():
+            total[key] = total.get(key, 0.0) + tensor.double()
+    net = copy.deepcopy(sources.first())
+    net.load_state_dict({key: value / len(sources.models) for key, value in total.items()})
+    return net
 
 
-def rest(layer: Layer, tensor: str, number: int, net: nn.Module) -> Tensor:
-    """What a model has in a weight beside the base and its low-rank part, as `to_matrix` does."""
-    return _change(layer, tensor, net) - part_of(layer, tensor, number)
+def difference(weight: Weight, net: nn.Module) -> Tensor:
+    """Wₖ − W₀, as the layout's `to_matrix`."""
+    own, base = net.get_parameter(weight.full_name).detach().double(), weight.base
+    return weight.bound.layout.to_matrix(own if base is None else own - base.double())
 
 
-def _bound(packed: Packed) -> Iterator[tuple[Layer, str]]:
-    return ((layer, tensor) for layer in layers(packed) for tensor in layer.contexts)
+def nearest_part(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """A and B of the matrix of this rank that is nearest to one (…, outputs, inputs).
+
+    >>> down, up = nearest_part(torch.diag(torch.tensor([3.0, 2.0, 1.0])), rank=2)
+    >>> (up @ down).round(decimals=4) + 0.0
+    tensor([[3., 0., 0.],
+            [0., 2., 0.],
+            [0., 0., 0.]])
+    """
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    root = values[..., :rank].sqrt()
+    return root.unsqueeze(-1) * right[..., :rank, :], left[..., :rank] * root.unsqueeze(-2)
 
 
-def _change(layer: Layer, tensor: str, net: nn.Module) -> Tensor:
-    """A model's weight, less that of the base if there is one, as `to_matrix` gives it."""
-    own = net.get_parameter(joined(layer.path, tensor)).detach().double()
-    if tensor in layer.bases:
-        own = own - full(layer.bases[tensor]).detach().double()
-    return layer.to_matrix(tensor, own)
+def term(weight: Weight, net: nn.Module, own: dict[str, Tensor]) -> Tensor:
+    """Wₖ − W₀ − Bₖ·Aₖ of a task with these private tensors, as the layout's `to_matrix`."""
+    rest, beside = difference(weight, net), part(weight, own)
+    return rest if beside is None else rest - beside
+
+
+def _nearest_part(packed: Superposed, weight: Weight, net: nn.Module) -> tuple[Tensor, Tensor]:
+    return nearest_part(difference(weight, net), packed.superposition.options.rank)
+
+
+def _is_rounded(given: Tensor, stored: Tensor) -> bool:
+    """Whether a tensor is the stored one, which may have been in a file of fewer bits."""
+    if not stored.is_floating_point():
+        return torch.equal(given.to(stored), stored)
+    slack = torch.finfo(stored.dtype).eps
+    rounded = (given.to(dtype).to(stored) for dtype in ROUNDED)
+    return any(torch.allclose(one, stored, rtol=slack, atol=0.0) for one in rounded)
+
+
+@torch.no_grad()
+def _add_terms(packed: Superposed, name: Name, net: nn.Module, sign: int) -> None:
+    number, own = packed.superposition.number(name), packed.private_tensors(name)
+    for weight in bound_weights(packed):
+        rest = term(weight, net, own)
+        unbound = weight.context(number, rest).unbind_weight(rest)
+        stored = weight.stored
+        stored.copy_(stored.double() + sign * weight.bound.layout.from_matrix(unbound))

@@ -1,4 +1,4 @@
-"""Calibration inputs: the rows of a network's input that a task brings, or noise in their place."""
+"""Calibration inputs: rows of a network's input for each task, or noise in their place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from superpose.errors import SuperposeError
+from superpose.errors import SuperposeError, kind_of
 from superpose.packing.sources import Sources
 
 NOISE_ROWS = 4000  # per task, where there are no calibration inputs
@@ -19,7 +19,7 @@ NOISE_ROWS = 4000  # per task, where there are no calibration inputs
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs of a network with the rows in dimension 0: positional, or by name."""
+    """Inputs of a network, positional or by name, with the rows in dimension 0."""
 
     positional: tuple[Tensor, ...]
     named: dict[str, Tensor]
@@ -51,7 +51,6 @@ class Rows:
         return len(next(iter((*self.positional, *self.named.values()))))
 
     def __getitem__(self, index: slice | Tensor) -> Rows:
-        """Some of the rows."""
         named = {name: tensor[index] for name, tensor in self.named.items()}
         return Rows(tuple(tensor[index] for tensor in self.positional), named)
 
@@ -60,10 +59,10 @@ class Rows:
         return (self[start : start + size] for start in range(0, len(self), size))
 
     def through(self, net: nn.Module, weights: Mapping[str, Tensor] | None = None) -> Any:
-        """The network's output for all rows, with other weights for those that are given."""
-        own, calls = dict(weights or {}), torch.func.functional_call
+        """The network's output, with `weights` in place of its own tensors of these names."""
+        calls = torch.func.functional_call
         try:
-            return calls(net, own, self.positional, self.named, tie_weights=False)
+            return calls(net, dict(weights or {}), self.positional, self.named, tie_weights=False)
         except (RuntimeError, TypeError, IndexError) as error:
             count = len(self.positional)
             several, labels = (f"{count} ", " (labels are none)") if count > 1 else ("", "")
@@ -72,8 +71,21 @@ class Rows:
             ) from error
 
 
-def check_calibration(names: Iterable[Any], calibration: Mapping[Any, Any]) -> None:
-    """Refuse tasks without inputs, and inputs of no task."""
+def logits(output: Any) -> Tensor:
+    """The tensor of a network's output that is compared: itself, its `logits`, or the first."""
+    if isinstance(output, Tensor):
+        return output
+    named = getattr(output, "logits", None)
+    return named if isinstance(named, Tensor) else output[0]
+
+
+def check_calibration(names: Iterable[Any], calibration: Any) -> None:
+    """Refuse anything but a mapping with the inputs of each task, and of no other."""
+    if not isinstance(calibration, Mapping):
+        raise SuperposeError(
+            f"calibration is {kind_of(calibration)}: give a mapping from names of models to their "
+            "inputs, as in {'cats': inputs}"
+        )
     names = list(names)
     missing = [name for name in names if name not in calibration]
     if missing:
@@ -89,13 +101,13 @@ def check_calibration(names: Iterable[Any], calibration: Mapping[Any, Any]) -> N
 def noise(
     sources: Sources, seed: int, input_shape: tuple[int, ...] | None
 ) -> dict[Any, Callable[[], Tensor]]:
-    """Gaussian inputs, where there are no real ones."""
+    """Gaussian inputs for each task, where there are no real ones."""
     warnings.warn(
         "packing without calibration inputs: the models are fitted on Gaussian noise, which is "
         "worse than on a few thousand unlabelled inputs of each task",
-        stacklevel=4,
+        stacklevel=3,
     )
-    shape = input_shape or _input_shape(sources.open(next(iter(sources.models))))
+    shape = input_shape or _input_shape(sources.first())
 
     def draw(number: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed + number)
@@ -105,12 +117,11 @@ def noise(
 
 
 def _input_shape(net: nn.Module) -> tuple[int, ...]:
-    """What the first layer takes, if it is a linear one."""
     for module in net.modules():
         if isinstance(module, nn.Linear):
             return (module.in_features,)
         if next(module.parameters(recurse=False), None) is not None:
-            break
+            break  # the first layer is no linear one
     raise SuperposeError(
         f"{type(net).__name__} does not tell the shape of its inputs: give calibration inputs, or, "
         "to pack with noise, input_shape=(channels, height, width)"

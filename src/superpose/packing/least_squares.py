@@ -1,4 +1,4 @@
-"""Least squares of one layer: W = B (A + ridge)⁻¹ from moments that are summed over the tasks."""
+"""Least squares of one weight: W = B (A + ridge)⁻¹ from moments that are summed over the tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RIDGES = tuple(10.0**exponent for exponent in range(-10, 0))  # of the mean eige
 
 @dataclass
 class Moments:
-    """What the least squares of one part need of its data, in float64."""
+    """Second moments of inputs x and wanted outputs y, in float64: all that least squares needs."""
 
     gram: Any = 0.0  # Σ x xᵀ (groups, inputs, inputs)
     cross: Any = 0.0  # Σ y xᵀ (groups, outputs, inputs)
@@ -26,7 +26,7 @@ class Moments:
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Moments:
-        """Of inputs (groups, rows, inputs) and outputs (groups, rows, outputs)."""
+        """From inputs (groups, rows, inputs) and outputs (groups, rows, outputs)."""
         x, y = x.double(), y.double()
         return cls(x.mT @ x, y.mT @ x, y.square().sum((1, 2)), x.sum(1), y.sum(1), x.shape[1])
 
@@ -35,20 +35,20 @@ class Moments:
         return Moments(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def eigen(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues and eigenvectors of `gram`, which is that of the rest of these data, too."""
+        """Eigenvalues and eigenvectors of `gram`; those of `less` are the same."""
         if not self.spectrum:
             self.spectrum.append(torch.linalg.eigh(self.gram))
         return self.spectrum[0]
 
     def centred(self) -> Moments:
-        """About the means, which a bias takes care of."""
+        """The moments about the means, for a layer that has a bias."""
         gram = self.gram - self.x.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
         cross = self.cross - self.y.unsqueeze(-1) * self.x.unsqueeze(-2) / self.rows
         energy = self.energy - self.y.square().sum(-1) / self.rows
         return Moments(gram, cross, energy, self.x, self.y, self.rows)
 
     def less(self, matrix: Tensor) -> Moments:
-        """Of y − M x, for a matrix M (groups, outputs, inputs)."""
+        """The moments of x and y − M·x, for a matrix M (groups, outputs, inputs)."""
         if not isinstance(self.gram, Tensor):  # there are no rows
             return self
         gave = matrix @ self.gram
@@ -57,12 +57,12 @@ class Moments:
         return replace(self, cross=self.cross - gave, energy=energy, y=y)
 
     def weighed(self, weight: Any) -> Moments:
-        """As if the data were √weight times as large."""
+        """The moments of data that are √weight times as large."""
         return Moments(self.gram * weight, self.cross * weight, self.energy * weight, rows=0)
 
 
 def scale(moments: Iterable[Moments]) -> Tensor:
-    """What a task's moments are divided by: ‖Y‖², or ‖X‖² where a layer should give only zeros."""
+    """‖Y‖² of all parts of a weight, or ‖X‖² where it should give only zeros."""
     moments = list(moments)
     outputs = sum(part.energy.sum() for part in moments)
     inputs = sum(part.gram.diagonal(dim1=-2, dim2=-1).sum() for part in moments)
@@ -103,10 +103,10 @@ def best_ridge(kept: Moments, held: Moments) -> float:
 
 @dataclass
 class Problem:
-    """The least squares of one part of a weight, summed over the tasks as they come.
+    """The least squares of some outputs of a weight, summed over the tasks as they come.
 
-    With `apart`, each task's own moments are kept beside their sum, and `given` may have what a
-    task's outputs get by another matrix, which W need not give then.
+    With `apart`, each task's moments are kept beside their sum, and `given` may have a matrix for
+    each task that is added to W, such as a low-rank part.
     """
 
     outputs: slice
@@ -119,7 +119,7 @@ class Problem:
     given: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, task: int, kept: Moments, held: Moments) -> None:
-        """One task's data; every task weighs the same, whatever the size of its outputs."""
+        """Add a task: rows to fit, and rows held out. All tasks weigh the same, by `scale`."""
         both = kept + held
         weight = 1 / scale([both])
         self.means[task] = both.x / both.rows, both.y / both.rows
@@ -148,6 +148,6 @@ class Problem:
         return w, biases
 
     def rest(self, task: int, matrix: Tensor) -> tuple[Moments, Moments]:
-        """What is left of a task when another matrix gives its share: rows to fit, and held out."""
+        """The moments of a task after a matrix has given its share: rows to fit, and held out."""
         kept, held = self.own[task]
         return kept.less(matrix), held.less(matrix)

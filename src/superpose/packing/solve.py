@@ -1,12 +1,13 @@
-"""Method `solve`: layer by layer, the weights that do best what the models' own weights did.
+"""Method `solve`: layer by layer, the weights whose read-outs do best what the models' own did.
 
 For one layer, with X the inputs that it sees in model k alone and X̂ those that it sees in the
 packed network, whose earlier layers are packed already, so that errors do not pile up:
 
-    minimise Σₖ ‖W C(k) X̂ₖ + bₖ − (Wₖ Xₖ + bₖ⁰)‖² / ‖Wₖ Xₖ‖² + ridge · ‖W‖²,
+    minimise Σₖ ‖W·C(k)·X̂ₖ + bₖ − (Wₖ·Xₖ + bₖ⁰)‖² / ‖Wₖ·Xₖ + bₖ⁰‖² + ridge · ‖W‖²,
 
-which needs no more of the inputs than A = Σₖ C X̂ₖ X̂ₖᵀ Cᵀ and B = Σₖ Wₖ Xₖ X̂ₖᵀ Cᵀ:
-W = B (A + ridge)⁻¹. With a low-rank part for each task, see `low_rank.py`.
+which needs no more of the inputs than A = Σₖ C·X̂ₖ·X̂ₖᵀ·Cᵀ and B = Σₖ (Wₖ·Xₖ + bₖ⁰)·X̂ₖᵀ·Cᵀ:
+W = B·(A + ridge)⁻¹. With a base, W₀·X̂ₖ is taken from the outputs first; low-rank parts are in
+`low_rank.py`.
 """
 
 from __future__ import annotations
@@ -19,65 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from superpose.errors import SuperposeError
-from superpose.model import Superposed
-from superpose.nn.names import joined
-from superpose.nn.quantised import full
-from superpose.packing.calibration import Rows, check_calibration, noise
-from superpose.packing.distil import finetune
-from superpose.packing.inputs import (
-    Part,
-    Weight,
-    evaluating,
-    in_order,
-    quiet_run,
-    reaching,
-    weights_of,
-)
-from superpose.packing.joint import Joint
+from superpose.model import Name, Superposed
+from superpose.nn import joined
+from superpose.packing.calibration import Rows
 from superpose.packing.least_squares import Moments, Problem
-from superpose.packing.low_rank import has_part, set_part, solve_beside, unbound
-from superpose.packing.methods import PackingOptions
-from superpose.packing.packed import Packed, set_private
+from superpose.packing.low_rank import solve_beside
+from superpose.packing.private import part, set_part, set_private
 from superpose.packing.sources import Sources
+from superpose.packing.weights import Weight, in_order, linear_maps, product, reaching
+from superpose.quiet import quiet_run
 
 HELD_OUT = 10  # one row in so many chooses the ridge
-BIASES = {"weight": "bias", "in_proj_weight": "in_proj_bias"}  # that join a weight's product
-
-
-class Solve(Joint):
-    """The weights whose read-outs do best on the calibration inputs; then distillation, if asked.
-
-    Without calibration inputs they are Gaussian noise, which is worse.
-    """
-
-    name = "solve"
-    takes = frozenset({"finetune", "rank"})
-    needs_inputs = True
-
-    def fill(self, packed: Packed, sources: Sources, options: PackingOptions) -> None:
-        """Solve layer by layer."""
-        _check_parts(packed)
-        for name in sources.models:
-            set_private(packed, name, sources.open(name))
-        seed, given = packed.superposition.seed, options.calibration
-        if given is None:
-            given = noise(sources, seed, options.input_shape)
-        check_calibration(packed.tasks, given)
-        size, track = options.batch_size, options.track
-        solve(packed, sources, given, size, lambda weights: track(weights, "solve"))
-        if options.finetune:
-            with evaluating(packed):  # rows of other tasks must not meet in a batch's statistics
-                steps = options.finetune
-                finetune(packed, sources, given, steps, size, seed, lambda s: track(s, "finetune"))
-
-
-def _check_parts(packed: Packed) -> None:
-    conversion = packed.superposition.conversion
-    if conversion.rank and conversion.conv == "channel":
-        raise SuperposeError(
-            f"rank={conversion.rank}: the low-rank part of a convolution whose channels are bound "
-            "cannot be solved for: leave conv='channel' out, or pack by method 'delta'"
-        )
 
 
 def solve(
@@ -87,50 +40,48 @@ def solve(
     batch_size: int,
     track: Any = iter,
 ) -> None:
-    """Set the bound weights of a packed model, and the biases that go with them."""
-    names = packed.superposition.names
-    weights = weights_of(packed)
-    first = next(iter(names))
+    """Set the bound weights and the private tensors of all tasks of a packed model."""
+    options, names = packed.superposition.options, packed.superposition.names
+    if options.rank and options.conv == "channel":
+        raise SuperposeError(
+            f"rank={options.rank}: the low-rank part of a convolution whose channels are bound "
+            "cannot be solved for: leave conv='channel' out, or pack by method 'delta'"
+        )
+    packed.begin(*names)
+    for name in names:
+        set_private(packed, name, sources.open(name))
+    first, done = next(iter(names)), list[Weight]()
     with quiet_run():
-        ordered = in_order(sources.open(first), weights, Rows.of(first, calibration[first])[:2])
-        done: list[Weight] = []
-        for weight, calls in track(ordered):
+        rows = Rows.of(first, calibration[first])[:2]
+        for weight, calls in track(in_order(sources.first(), linear_maps(packed), rows)):
+            apart = part(weight, packed.private_tensors(first)) is not None
             problems: list[Problem] = []
             for name, number in names.items():
-                rows, read = Rows.of(name, calibration[name]), read_out(done, number)
-                net = sources.open(name)
-                seen = observe(weight, calls, number, net, rows, read, batch_size)
-                centre = bias_name(weight) is not None
-                apart = has_part(weight.layer, weight.name)
-                problems = problems or [Problem(part.outputs, centre, apart) for part in seen]
-                for problem, part in zip(problems, seen, strict=True):
-                    problem.add(number, part.kept, part.held)
-            _store(weight, problems)
+                rows, read = Rows.of(name, calibration[name]), read_out(packed, done, name)
+                seen = observe(weight, calls, number, sources.open(name), rows, read, batch_size)
+                if not problems:
+                    centre = weight.bias is not None
+                    problems = [Problem(one.outputs, centre, apart) for one in seen]
+                for problem, one in zip(problems, seen, strict=True):
+                    problem.add(number, one.kept, one.held)
+            _store(packed, weight, problems)
             done.append(weight)
 
 
-def read_out(weights: Iterable[Weight], task: int) -> dict[str, Tensor]:
-    """What the plain network of a task has to use in place of its own weights."""
-    found: dict[str, Tensor] = {}
+def read_out(packed: Superposed, weights: Iterable[Weight], task: Name) -> dict[str, Tensor]:
+    """W₀ + W·C(k) + Bₖ·Aₖ and bₖ of these weights, by their names in the plain network."""
+    view, read = packed.view(task), dict[str, Tensor]()
     for weight in weights:
         layer = weight.layer
-        own = layer.read_out(task)
-        found[weight.plain] = own[weight.name].detach()
-        bias = bias_name(weight)
-        if bias is not None:
-            found[joined(layer.path, bias)] = own[bias].detach()
-    return found
-
-
-def bias_name(weight: Weight) -> str | None:
-    """The private tensor that is added to what this weight gives, if there is one."""
-    name = BIASES.get(weight.name, "")
-    return name if name in weight.layer.private else None
+        names = [weight.name, *([weight.bias.rpartition(".")[2]] if weight.bias else [])]
+        for name in names:
+            read[joined(layer.path, name)] = layer.read(name, view.layers[layer.path]).detach()
+    return read
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one task's inputs tell of one part of a weight: some rows to fit, some held out."""
+    """One task's moments of some outputs of a weight: of rows to fit, and of rows held out."""
 
     outputs: slice
     kept: Moments
@@ -138,7 +89,7 @@ class Seen:
 
     @property
     def both(self) -> Moments:
-        """Of all its rows."""
+        """The moments of all rows."""
         return self.kept + self.held
 
 
@@ -151,63 +102,40 @@ def observe(
     read: dict[str, Tensor],
     batch_size: int,
 ) -> list[Seen]:
-    """Run a model's inputs through it as it was, and as it is with the weights read out so far."""
-    own = weight.matrix(net.get_parameter(weight.plain).detach())
-    base = weight.layer.bases.get(weight.name)
-    common = None if base is None else weight.matrix(full(base).detach())
-    bias = bias_name(weight)
-    offset = None
-    if bias is not None:
-        offset = net.get_parameter(joined(weight.layer.path, bias)).detach()
-        offset = offset.view(own.shape[0], 1, -1)
+    """Run a model's inputs through it as it was, and with the weights that were read out so far."""
+    own = weight.blocks(net.get_parameter(weight.full_name))
+    base = None if weight.base is None else weight.blocks(weight.base)
+    bias = None if weight.bias is None else net.get_parameter(weight.bias).detach().double()
     seen: list[Seen] = []
     index = torch.arange(len(rows))
     held_out = index % HELD_OUT == HELD_OUT - 1
-    for held in (False, True):
-        for seed, batch in enumerate(rows[index[held_out == held]].split(batch_size)):
+    for side in ("kept", "held"):
+        for seed, batch in enumerate(rows[index[held_out == (side == "held")]].split(batch_size)):
             alone = reaching(net, weight, calls, batch, {}, seed)
             now = reaching(net, weight, calls, batch, read, seed) if read else alone
-            seen = seen or [Seen(part.outputs, Moments(), Moments()) for part in alone]
-            for place, (part, x) in enumerate(zip(alone, now, strict=True)):
-                more = _moments(weight, task, part, x.x, own, common, offset)
-                side = "held" if held else "kept"
-                summed = getattr(seen[place], side) + more
-                seen[place] = replace(seen[place], **{side: summed})
+            seen = seen or [Seen(met.outputs, Moments(), Moments()) for met in alone]
+            for place, (was, met) in enumerate(zip(alone, now, strict=True)):
+                y = product(was, own, bias)
+                if base is not None:
+                    y = y - product(met, base, None)
+                more = getattr(seen[place], side) + Moments.of(weight.bind(met.x.double(), task), y)
+                seen[place] = replace(seen[place], **{side: more})
     return seen
 
 
-def _moments(
-    weight: Weight,
-    task: int,
-    alone: Part,
-    now: Tensor,
-    own: Tensor,
-    common: Tensor | None,
-    offset: Tensor | None,
-) -> Moments:
-    y = alone.x @ own[:, alone.outputs].mT
-    if offset is not None:
-        y = y + offset[..., alone.outputs]
-    if common is not None:
-        y = y - now @ common[:, alone.outputs].mT
-    context = weight.layer.contexts[weight.name].derive(task)
-    return Moments.of(weight.bind(now.double(), context), y)
-
-
-def _store(weight: Weight, problems: list[Problem]) -> None:
-    layer = weight.layer
-    if has_part(layer, weight.name):
-        for task, (down, up) in solve_beside(problems, layer.rank).items():
-            set_part(layer, weight.name, task, unbound(layer, weight.name, task, down), up)
-    target = weight.tensor
-    matrix = weight.matrix(target.detach()).double().clone()
-    bias = bias_name(weight)
+@torch.no_grad()
+def _store(packed: Superposed, weight: Weight, problems: list[Problem]) -> None:
+    """Write W, the biases that go with it, and the low-rank parts."""
+    names = packed.superposition.names
+    tasks = {number: packed.private_tensors(name) for name, number in names.items()}
+    if problems[0].apart:
+        for task, (down, up) in solve_beside(problems, packed.superposition.options.rank).items():
+            lead = down if weight.bound.grouped else down.squeeze(0)
+            set_part(weight, tasks[task], weight.context(task, down).bind_weight(lead), up)
+    matrix = weight.blocks(weight.stored).clone()
     for problem in problems:
-        w, biases = problem.solution()
-        matrix[:, problem.outputs] = w
-        if bias is not None:
-            for task, value in biases.items():
-                own = layer.private[bias].of(task)
-                own.detach().view(matrix.shape[0], -1)[:, problem.outputs] = value.to(own)
-    with torch.no_grad():
-        target.copy_(weight.from_matrix(matrix))
+        matrix[:, problem.outputs], biases = problem.solution()
+        for task, value in biases.items() if weight.bias else ():
+            bias = tasks[task][weight.bias or ""].detach()
+            bias.view(len(matrix), -1)[:, problem.outputs] = value.to(bias)
+    weight.stored.copy_(weight.bound.layout.from_blocks(matrix))

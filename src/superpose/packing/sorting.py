@@ -1,4 +1,4 @@
-"""Which layers of models that are packed together are private, and which are shared."""
+"""Sort layers of models that are packed together: private, shared, or superposed."""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ import warnings
 
 from torch import nn
 
-from superpose import contexts
 from superpose.errors import SuperposeError
-from superpose.model import Superposed, build, layers
-from superpose.nn.convert import Conversion
-from superpose.nn.forms import kept
-from superpose.nn.names import inside
+from superpose.model import Superposed, superpose
+from superpose.nn import inside
 from superpose.packing.sources import Sources
 
 
 def private_and_shared(sources: Sources) -> tuple[list[str], list[str]]:
-    """Layers and tensors that have to be private, and layers that are the same in all models."""
-    net = sources.open(next(iter(sources.models)))
-    with warnings.catch_warnings(action="ignore"):  # what it leaves shared may yet be private
-        probe = build(net, contexts.family("identity"), {0: 0}, 0, Conversion(), Superposed)
-    placed = {layer.path for layer in layers(probe)}
-    tables = {name for name, m in net.named_modules() if isinstance(m, nn.Embedding)}
+    """Layers and tensors that have to be private, and layers that are equal in all models."""
+    net = sources.first()
+    probe = _probe(net, [])
+    placed = {layer.path for layer in probe.superposed_layers}
     owner = {key: key.rpartition(".")[0] for key in sources.shapes}
     differing = {owner[key] for key in sources.differing}
-    looked_up = {m.weight.data_ptr() for m in net.modules() if isinstance(m, nn.Embedding)}
+    tables = {name: m.weight for name, m in net.named_modules() if isinstance(m, nn.Embedding)}
+    looked_up = {table.data_ptr() for table in tables.values()}
     tied = {owner[key] for key, t in net.state_dict().items() if t.data_ptr() in looked_up}
     private = sorted(differing & tied)
-    for key in probe.summary().shared:
-        if key not in sources.differing or owner[key] in tables:
-            continue
-        module = net.get_submodule(owner[key])
-        if key.rpartition(".")[2] not in kept(module):
-            raise SuperposeError(
-                f"{key} differs between the models, and {type(module).__name__} can be neither "
-                "superposed nor private: keep it the same in all models"
-            )
-        private.append(key)
-    same = sorted({name for name in owner.values() if name in placed} - differing)
+    beside = [key for key in probe.summary().shared if key in sources.differing]
+    private += [key for key in beside if owner[key] not in tables]
+    try:
+        _probe(net, private)
+    except SuperposeError as error:
+        raise SuperposeError(
+            f"{', '.join(private)}: differs between the models, so each needs its own, and that "
+            f"cannot be: {error}"
+        ) from error
     if len(sources.models) == 1 or not differing & placed - set(private):
         # one model, or equal ones: nothing is to be told apart, and tables are kept beside it
         return sorted({*private, *(tied & placed)}), []
-    apart = [n for n in same if not inside(n, differing)]
-    return private, [n for n in apart if not any(inside(other, [n]) for other in differing)]
+    equal = sorted({path for path in owner.values() if path in placed} - differing)
+    apart = [path for path in equal if not inside(path, differing)]
+    return private, [path for path in apart if not any(inside(one, [path]) for one in differing)]
+
+
+def _probe(net: nn.Module, private: list[str]) -> Superposed:
+    with warnings.catch_warnings(action="ignore"):  # what it leaves shared may yet be private
+        return superpose(
+            net, "identity", tasks=1, base=False, private_layers=private, bind_frozen=True
+        )

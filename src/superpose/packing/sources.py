@@ -19,7 +19,12 @@ Source = nn.Module | Callable[[], nn.Module]
 
 def opened(name: Name, source: Any) -> nn.Module:
     """The model of a source, in evaluation mode: other modules, which share the user's tensors."""
-    model = source if isinstance(source, nn.Module) else _called(name, source)
+    if isinstance(source, type):
+        raise SuperposeError(
+            f"model {name!r} is {kind_of(source)}, whose modules have weights that nothing has "
+            "learned yet: give a module, with its weights loaded, or a function that returns one"
+        )
+    model = source() if callable(source) and not isinstance(source, nn.Module) else source
     if isinstance(model, Superposed) or not isinstance(model, nn.Module):
         raise SuperposeError(
             f"model {name!r} is a {type(model).__name__}: give a plain module, or a function that "
@@ -29,30 +34,15 @@ def opened(name: Name, source: Any) -> nn.Module:
     return copy.deepcopy(model, tensors).eval()
 
 
-def _called(name: Name, source: Any) -> Any:
-    if isinstance(source, type):
-        raise SuperposeError(
-            f"model {name!r} is {kind_of(source)}, whose modules have weights that nothing has "
-            "learned yet: give a module, with its weights loaded, or a function that returns one"
-        )
-    if not callable(source):
-        raise SuperposeError(
-            f"model {name!r} is a {type(source).__name__}: give a plain module, or a function that "
-            "returns one"
-        )
-    return source()
-
-
 @dataclass
 class Sources:
-    """Models by name, and what was found when each was looked at once."""
+    """Models by name; each was opened once, to see that all fit together and what differs."""
 
     models: Mapping[Any, Source]
     shapes: dict[str, str] = field(default_factory=dict)
-    differing: set[str] = field(default_factory=set)  # tensors that are not the same in all models
+    differing: set[str] = field(default_factory=set)  # tensors that are not equal in all models
 
     def __post_init__(self) -> None:
-        """Look at every model: the same tensors, all numbers finite."""
         if not isinstance(self.models, Mapping):
             raise SuperposeError(
                 f"the models to pack are {kind_of(self.models)}: give a mapping from names to "
@@ -62,40 +52,44 @@ class Sources:
             raise SuperposeError("there is no model to pack: give a mapping from names to models")
         digests: dict[str, bytes] = {}
         for name in self.models:
-            state = checked(name, self.open(name), self.shapes)
-            self.shapes = self.shapes or {n: shape_of(t) for n, t in state.items()}
-            for key, tensor in state.items():
-                digest = _digest(tensor)
-                if digests.setdefault(key, digest) != digest:
-                    self.differing.add(key)
+            self._compare(name, digests)
+
+    def _compare(self, name: Name, digests: dict[str, bytes]) -> None:
+        state = checked(name, self.open(name), self.shapes)
+        self.shapes = self.shapes or {key: shape_of(tensor) for key, tensor in state.items()}
+        for key, tensor in state.items():
+            if digests.setdefault(key, digest := _digest(tensor)) != digest:
+                self.differing.add(key)
 
     def open(self, name: Name) -> nn.Module:
         """One model."""
         return opened(name, self.models[name])
 
+    def first(self) -> nn.Module:
+        """The first model."""
+        return self.open(next(iter(self.models)))
+
 
 def shape_of(tensor: Tensor) -> str:
-    """Shape and kind of number, to compare and to show."""
+    """Shape and type of number, to compare and to show."""
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def checked(name: Name, model: nn.Module, shapes: dict[str, str]) -> dict[str, Tensor]:
-    """The model's tensors, if they are all finite and of these shapes (if any are given)."""
+def checked(name: Name, model: nn.Module, shapes: Mapping[str, str]) -> dict[str, Tensor]:
+    """The model's state, if all of it is finite and of these shapes (if any are given)."""
     state = model.state_dict()
     for key, tensor in state.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise SuperposeError(f"model {name!r}: {key} holds numbers that are not finite")
     for key in [*shapes, *state] if shapes else ():
+        problem = None
         if key not in state or key not in shapes:
-            verb = "has no" if key not in state else "has another tensor,"
+            problem = f" {'has no' if key not in state else 'has another tensor,'} {key}"
+        elif shape_of(state[key]) != shapes[key]:
+            problem = f": {key} is {shape_of(state[key])}, and {shapes[key]} in the others"
+        if problem:
             raise SuperposeError(
-                f"model {name!r} {verb} {key}: models that are packed together have one "
-                "architecture"
-            )
-        if shape_of(state[key]) != shapes[key]:
-            raise SuperposeError(
-                f"model {name!r}: {key} is {shape_of(state[key])}, and {shapes[key]} in the "
-                "others: models that are packed together have one architecture"
+                f"model {name!r}{problem}: models that are packed together have one architecture"
             )
     return state
 

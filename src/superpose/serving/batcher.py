@@ -1,155 +1,134 @@
-"""The batcher: requests of different tasks meet in one batch.
+"""The batcher: requests of different tasks share a batch.
 
-Nobody waits for a batch to fill: while one runs, the next one gathers. With `longest_wait` a batch
-that is not full waits so long for more. The model's thread takes its batches from the queue itself,
-so it goes on however busy the event loop is.
+While one batch runs, the next one forms, so an idle model never waits for a batch to fill. The
+model's thread takes batches from the queue itself, so it goes on however busy the event loop is.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from math import ceil
 from threading import Condition, Thread
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Generic, TypeVar
 
-from superpose.errors import at_least_one
-from superpose.serving.fair_queue import FairQueue, Waiting, Work
+from superpose import SuperposeError
+from superpose.serving.fair_queue import FairQueue, Job
 from superpose.serving.request_error import RequestError
 
-W = TypeVar("W", bound=Work)
+J = TypeVar("J", bound=Job)
 R = TypeVar("R")
 
 
-class Batcher(Generic[W, R]):
-    """Runs works in batches: `run` takes those of a batch, and gives a result for each, in order.
+class Batcher(Generic[J, R]):
+    """Run jobs in batches: `run` takes the jobs of a batch and returns their results in order.
 
-    It is used from one event loop; `run` is called in a thread, one batch at a time.
+    `start`, `submit` and `close` are for one event loop; `run` is called in a thread, one batch at
+    a time.
     """
 
     def __init__(
         self,
-        run: Callable[[list[W]], list[R]],
+        run: Callable[[list[J]], list[R]],
         *,
         batch_rows: int = 64,
         queue_rows: int = 4096,
-        longest_wait: float = 0.0,
     ) -> None:
-        at_least_one(batch_rows=batch_rows, queue_rows=queue_rows)
+        if batch_rows < 1 or queue_rows < 1:
+            raise SuperposeError(f"{batch_rows=}, {queue_rows=}: must be at least 1")
         self.batch_rows = batch_rows
         self.queue_rows = queue_rows
-        self.longest_wait = longest_wait
         self._run = run
-        self._queue: FairQueue[W] = FairQueue()
-        self._changed = Condition()  # guards the queue, and tells the thread of works
+        self._queue: FairQueue[J] = FairQueue()
+        self._changed = Condition()  # guards the queue, and wakes the model's thread
         self._closing = False
-        self._speed = 0.0  # rows a second, of late
-        self._telling = False  # the event loop is about to tell the thread of works
+        self._rows_per_second = 0.0  # a moving average
+        self._waking = False  # a call of `_wake` is scheduled
         self._thread: Thread | None = None
-        self._futures: dict[Waiting[W], asyncio.Future[R]] = {}  # used in the event loop alone
+        self._futures: dict[J, asyncio.Future[R]] = {}  # used in the event loop alone
 
     @property
     def waiting_rows(self) -> int:
-        """How many rows are in the queue."""
         return self._queue.rows
 
     def start(self) -> None:
-        """Begin to run batches; their results are told in the event loop that runs now."""
+        """Start the model's thread; results arrive in the running event loop."""
         loop = asyncio.get_running_loop()
         self._thread = Thread(target=self._serve, args=(loop,), name="model", daemon=True)
         self._thread.start()
 
     async def close(self) -> None:
-        """Run what was accepted, and stop."""
+        """Finish accepted jobs and stop the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def submit(self, works: Sequence[W]) -> list[R]:
-        """The results of works, all of them accepted or none.
+    async def submit(self, jobs: Sequence[J]) -> list[R]:
+        """Return the results of jobs, which are accepted together or refused together.
 
-        If the caller is cancelled, those that are not running yet are taken out of the queue.
+        Raises `RequestError` 429 if the queue is full, 503 after `close`, and whatever `run` raised
+        for one of the jobs. If the caller is cancelled, its jobs leave the queue.
         """
-        rows = sum(work.rows for work in works)
+        rows = sum(job.rows for job in jobs)
         with self._changed:
+            waiting = self._queue.rows
             if self._closing:
                 raise RequestError(503, "the server is stopping: ask another one")
-            if self._queue.rows + rows > self.queue_rows:
-                raise RequestError(
-                    429,
-                    f"the queue is full ({self._queue.rows} of {self.queue_rows} rows wait, the "
-                    f"request has {rows}): try again later",
-                    max(1, ceil(self._queue.rows / self._speed)) if self._speed else 1,
-                )
-            places = [self._queue.push(work) for work in works]
+            if waiting + rows > self.queue_rows:
+                seconds = max(1, ceil(waiting / (self._rows_per_second or float("inf"))))
+                detail = f"{waiting} of {self.queue_rows} rows wait, the request has {rows}"
+                raise RequestError(429, f"the queue is full ({detail}): try again later", seconds)
+            for job in jobs:
+                self._queue.push(job)
         loop = asyncio.get_running_loop()
-        if not self._telling:  # those that came at the same time go together
-            self._telling = True
-            loop.call_soon(self._tell)
-        futures = {place: loop.create_future() for place in places}
+        if not self._waking:  # after this turn of the event loop, so that its jobs go together
+            self._waking = True
+            loop.call_soon(self._wake)
+        futures = {job: loop.create_future() for job in jobs}
         self._futures |= futures
-        results = []
         try:
-            for future in futures.values():
-                results.append(await future)
-            return results
+            return [await future for future in futures.values()]
         finally:
-            for place, future in futures.items():
-                if self._futures.pop(place, None) is not None:
+            for job, future in futures.items():
+                if self._futures.pop(job, None) is not None:
                     with self._changed:
-                        self._queue.drop(place)
+                        self._queue.drop(job)
                 if not future.cancel() and not future.cancelled():
-                    future.exception()  # seen: it is the first one that is told
+                    future.exception()  # retrieved, or asyncio would log it
 
-    def _tell(self) -> None:
-        self._telling = False
+    def _wake(self) -> None:
+        self._waking = False
         with self._changed:
             self._changed.notify()
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the model's thread: one batch after the other."""
         while True:
             with self._changed:
-                self._gather()
+                self._changed.wait_for(lambda: self._queue.rows or self._closing)
                 batch = self._queue.take(self.batch_rows)
                 if not batch and self._closing:
                     return
             if batch:
-                outcomes = self._run_all([work for _, work in batch])
-                places = [place for place, _ in batch]
-                del batch
-                loop.call_soon_threadsafe(self._settle, places, outcomes)
+                loop.call_soon_threadsafe(self._deliver, batch, self._outcomes(batch))
+                del batch  # or it would hold its version until the next one
 
-    def _gather(self) -> None:
-        """Wait for the first work, and if told so for more."""
-        self._changed.wait_for(lambda: self._queue.rows or self._closing)
-        end = monotonic() + self.longest_wait
-        while self._queue.rows < self.batch_rows and not self._closing:
-            left = end - monotonic()
-            if left <= 0:
-                return
-            self._changed.wait(left)
-
-    def _run_all(self, works: list[W]) -> list[R | Exception]:
-        """The result of each. If a batch fails, each work is run alone: one fails, not all."""
-        began = perf_counter()
+    def _outcomes(self, jobs: list[J]) -> list[R | Exception]:
+        """Run a batch; if it fails, run each job alone, so that one failure stays one."""
+        start = perf_counter()
         try:
-            results: list[R | Exception] = list(self._run(works))
-        except Exception as error:  # whatever a network does with numbers that it was not made for
-            results = [error] if len(works) == 1 else [self._run_all([one])[0] for one in works]
-        rows = sum(work.rows for work in works)
-        speed = rows / max(perf_counter() - began, 1e-6)
-        self._speed = 0.9 * self._speed + 0.1 * speed if self._speed else speed
-        return results
+            outcomes: list[R | Exception] = list(self._run(jobs))
+        except Exception as error:  # a network may raise anything for numbers it was not made for
+            outcomes = [error] if len(jobs) == 1 else [self._outcomes([job])[0] for job in jobs]
+        speed = sum(job.rows for job in jobs) / max(perf_counter() - start, 1e-6)
+        weight = 0.1 if self._rows_per_second else 1.0
+        self._rows_per_second += weight * (speed - self._rows_per_second)
+        return outcomes
 
-    def _settle(self, places: list[Waiting[W]], outcomes: list[R | Exception]) -> None:
-        """Give results to those who wait for them, in the event loop."""
-        for place, outcome in zip(places, outcomes, strict=True):
-            future = self._futures.pop(place, None)
-            if future is None or future.done():  # its client is gone
+    def _deliver(self, jobs: list[J], outcomes: list[R | Exception]) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            future = self._futures.pop(job, None)
+            if future is None or future.done():  # the client is gone
                 continue
             if isinstance(outcome, Exception):
                 future.set_exception(outcome)

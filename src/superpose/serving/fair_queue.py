@@ -1,107 +1,74 @@
-"""The queue of the batcher: counted in rows, fair between tasks."""
-
-from __future__ import annotations
+"""The batcher's queue: counted in rows, fair between tasks."""
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
-from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 
-class Work(Protocol):
-    """Rows of one task that are run together."""
+class Job(Hashable, Protocol):
+    """Rows of one task that run together. Jobs of one `kind` can share a batch."""
 
     rows: int
     task: str
 
     @property
-    def kind(self) -> Hashable:
-        """Works of one kind can share a batch."""
+    def kind(self) -> Hashable: ...
 
 
-W = TypeVar("W", bound=Work)
+J = TypeVar("J", bound=Job)
 
 
-@dataclass(eq=False)
-class Waiting(Generic[W]):
-    """A place in the queue."""
+class FairQueue(Generic[J]):
+    """Weighted fair queueing: of the tasks that wait, the one with the fewest rows goes first.
 
-    work: W | None  # none after it was dropped
-    rows: int
-    task: str
-
-
-@dataclass
-class FairQueue(Generic[W]):
-    """Weighted fair queueing: the task that had the fewest rows goes first.
-
-    Each task has a clock that goes on by the rows that it had; the queue's clock goes on by the
-    rows that each waiting task would have had if all had had the same. A task that comes back
-    starts at the queue's clock, so it gains nothing by having been away.
+    Each task has a clock that advances by its rows. The queue's clock advances by the rows that
+    each waiting task would have had if they had shared equally. A task that was away starts at the
+    queue's clock, so it has no rows to catch up on.
     """
 
-    rows: int = 0
-    _lines: dict[str, deque[Waiting[W]]] = field(default_factory=dict)
-    _order: list[tuple[float, int, str]] = field(default_factory=list)  # a heap: clock, tie, task
-    _ends: dict[str, float] = field(default_factory=dict)  # clocks of tasks with nothing waiting
-    _now: float = 0
-    _tie: count[int] = field(default_factory=count)
+    def __init__(self) -> None:
+        self.rows = 0
+        self._lines: dict[str, OrderedDict[J, None]] = {}  # of tasks with jobs
+        self._clocks: dict[str, float] = {}
+        self._clock = 0.0
 
-    def push(self, work: W) -> Waiting[W]:
-        """Put work at the end of its task's line."""
-        place = Waiting(work, work.rows, work.task)
-        line = self._lines.get(work.task)
-        if line is None:
-            line = self._lines[work.task] = deque()
-            start = max(self._now, self._ends.pop(work.task, 0.0))
-            heapq.heappush(self._order, (start, next(self._tie), work.task))
-        line.append(place)
-        self.rows += place.rows
-        return place
+    def push(self, job: J) -> None:
+        """Put a job at the end of its task's line."""
+        if job.task not in self._lines:
+            self._lines[job.task] = OrderedDict()
+            self._clocks[job.task] = max(self._clock, self._clocks.get(job.task, 0.0))
+        self._lines[job.task][job] = None
+        self.rows += job.rows
 
-    def drop(self, place: Waiting[W]) -> None:
-        """Take work out, wherever it is; its tensors are freed at once."""
-        if place.work is not None:
-            place.work = None
-            self.rows -= place.rows
+    def drop(self, job: J) -> None:
+        """Remove a job, if it is still in the queue."""
+        line = self._lines.get(job.task)
+        if line is None or job not in line:
+            return
+        del line[job]
+        self.rows -= job.rows
+        if not line:
+            del self._lines[job.task]
+        if not self._lines:  # nobody waits, so nobody is behind
+            self._clocks.clear()
+            self._clock = 0.0
 
-    def take(self, most: int) -> list[tuple[Waiting[W], W]]:
-        """The next batch: of one kind, of at most so many rows, or one work that is larger."""
-        batch: list[tuple[Waiting[W], W]] = []
-        left, kind = most, None
-        aside = []
-        while self._order and left > 0:
-            start, tie, task = heapq.heappop(self._order)
-            line = self._lines[task]
-            while line and line[0].work is None:
-                line.popleft()
-            if not line:
-                self._leave(task, start)
+    def take(self, limit: int) -> list[J]:
+        """Remove the next batch: jobs of one kind with `limit` rows at most, or one larger job."""
+        batch: list[J] = []
+        order = [(self._clocks[task], place, task) for place, task in enumerate(self._lines)]
+        heapq.heapify(order)
+        while order and limit > 0:
+            clock, place, task = heapq.heappop(order)
+            job = next(iter(self._lines[task]))
+            if batch and (job.kind != batch[0].kind or job.rows > limit):
                 continue
-            place = line[0]
-            work = place.work
-            assert work is not None
-            if batch and (work.kind != kind or work.rows > left):
-                aside.append((start, tie, task))
-                continue
-            line.popleft()
-            self.drop(place)
-            batch.append((place, work))
-            kind, left = work.kind, left - work.rows
-            self._now += work.rows / len(self._lines)
-            if line:
-                heapq.heappush(self._order, (start + work.rows, next(self._tie), task))
-            else:
-                self._leave(task, start + work.rows)
-        for entry in aside:
-            heapq.heappush(self._order, entry)
+            batch.append(job)
+            limit -= job.rows
+            self._clock += job.rows / len(self._lines)
+            self._clocks[task] = clock + job.rows
+            self.drop(job)
+            if task in self._lines:
+                heapq.heappush(order, (clock + job.rows, place, task))
         return batch
-
-    def _leave(self, task: str, end: float) -> None:
-        del self._lines[task]
-        self._ends[task] = end
-        if not self._lines:  # nobody waits: nobody is behind
-            self._ends.clear()
-            self._now = 0

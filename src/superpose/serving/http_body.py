@@ -1,240 +1,201 @@
-"""Bodies of HTTP requests and answers: JSON, and the bytes of tensors after it."""
+"""Bodies of HTTP requests and responses: JSON, and the raw bytes of tensors after it."""
 
-from __future__ import annotations
-
-import json
 import math
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 import orjson
-from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope
 
+from superpose.serving.connection import ClientGoneError
 from superpose.serving.request_error import RequestError
 from superpose.serving.service import Answer, Limits
 from superpose.serving.tensors import TensorData, from_bytes, from_list
 
-HEADER = b"inference-header-content-length"
-Headers = list[tuple[bytes, bytes]]
+JSON_LENGTH = b"inference-header-content-length"
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON; send binary data")
+class Response(NamedTuple):
+    """An HTTP response; `content-length` is added to the headers when it is sent."""
 
-
-def parsed(text: bytes) -> Any:
-    """What JSON says.
-
-    orjson reads lists of numbers ten times as fast as the standard library, which says why of what
-    orjson refuses.
-    """
-    with suppress(ValueError):
-        return orjson.loads(text)
-    return READER.decode(text.decode())
-
-
-def written(value: Any) -> bytes:
-    """JSON; the standard library writes halves of surrogate pairs too, which orjson refuses."""
-    with suppress(TypeError):
-        return orjson.dumps(value)
-    return WRITER.encode(value).encode()
-
-
-READER = json.JSONDecoder(parse_constant=_no_constant)
-WRITER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
 
 
 class Bodies:
-    """Reads the bodies of requests, and counts the bytes of all that are read or worked on."""
+    """Reads bodies within limits of size: of each, and of all that are in use."""
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.bytes = 0
-
-    def held(self) -> Body:
-        """The body of a request, which is counted until the end of a `with` block."""
-        return Body(self)
+        self._limits = limits
+        self._bytes = 0
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body of a request, counted while it is read."""
-        with self.held() as body:
-            return await body.read(scope, receive)
+        """Read a body, whose bytes are counted until `release`.
 
-
-class Body:
-    """The body of one request."""
-
-    __slots__ = ("_bodies", "_size")
-
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies, self._size = bodies, 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._bodies.bytes -= self._size
-
-    async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole of it, within the limits of size; its connection sees to that of time."""
-        limits, most = self._bodies.limits, self._bodies.limits.body_bytes
+        Raises `RequestError` 413, 415 or 429. `Connection` limits the time.
+        """
+        limit = self._limits.body_bytes
+        too_large = RequestError(413, f"the request has more than {limit} bytes: send it in parts")
         if header(scope, b"content-encoding") not in (None, "identity"):
             raise RequestError(415, "compressed requests are not read: send the body as it is")
-        told = header(scope, b"content-length") or ""
-        if told.isdecimal() and int(told) > most:
-            raise _too_large(most)
+        length = header(scope, b"content-length") or ""
+        if length.isdecimal() and int(length) > limit:
+            raise too_large
         chunks: list[bytes] = []
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            chunk = message.get("body", b"")
-            chunks.append(chunk)
-            self._size += len(chunk)
-            self._bodies.bytes += len(chunk)
-            if self._size > most:
-                raise _too_large(most)
-            if self._bodies.bytes > limits.bodies_bytes:
-                raise RequestError(429, "too many bytes of requests wait: try again later", 1)
-            if not message.get("more_body", False):
-                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        size, more = 0, True
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                chunks.append(message.get("body", b""))
+                more = message.get("more_body", False)
+                size += len(chunks[-1])
+                self._bytes += len(chunks[-1])
+                if size > limit:
+                    raise too_large
+                if self._bytes > self._limits.bodies_bytes:
+                    raise RequestError(429, "too many bytes of requests wait: try again later", 1)
+        except BaseException:
+            self._bytes -= size
+            raise
+        return b"".join(chunks)
+
+    def release(self, content: bytes) -> None:
+        self._bytes -= len(content)
+
+    async def read_json(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+        """Read a JSON object; no body is an empty one."""
+        content = await self.read(scope, receive)
+        self.release(content)
+        return json_object(content or b"{}")
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """A header; Starlette's mapping of them takes a while to make, at each request."""
-    for own, value in scope["headers"]:
-        if own == name:
-            found: str = value.decode("latin-1")
-            return found
+    for key, value in scope["headers"]:
+        if key == name:
+            text: str = value.decode("latin-1")
+            return text
     return None
 
 
-def _too_large(most: int) -> RequestError:
-    return RequestError(413, f"the request has more than {most} bytes: send it in parts")
-
-
-def split(body: bytes, told: str | None) -> tuple[dict[str, Any], memoryview]:
-    """The JSON part of a body, and the bytes after it."""
-    if told is None:
+def split(body: bytes, json_length: str | None) -> tuple[dict[str, Any], memoryview]:
+    """Return the JSON object of a body, and the bytes after it."""
+    if json_length is None:
         return json_object(body), memoryview(b"")
-    if not told.isdecimal() or len(told) > 20 or int(told) > len(body):
-        raise RequestError(
-            400, f"Inference-Header-Content-Length: {told[:40]!r} of {len(body)} bytes"
-        )
-    end = int(told)
+    if not json_length.isdecimal() or len(json_length) > 20 or int(json_length) > len(body):
+        detail = f"{json_length[:40]!r} of {len(body)} bytes"
+        raise RequestError(400, f"Inference-Header-Content-Length: {detail}")
+    end = int(json_length)
     return json_object(body[:end]), memoryview(body)[end:]
 
 
 def json_object(text: bytes) -> dict[str, Any]:
-    """An object of JSON, which has no NaN."""
+    """Parse a JSON object, or raise `RequestError` 400."""
     try:
-        found = parsed(text)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(400, f"the body is not JSON: {error}") from error
-    if not isinstance(found, dict):
+        parsed = orjson.loads(text)
+    except ValueError as error:
+        hint = "; send NaN and infinity as binary data" if b"NaN" in text or b"Inf" in text else ""
+        raise RequestError(400, f"the body is not JSON: {error}{hint}") from error
+    if not isinstance(parsed, dict):
         raise RequestError(400, "the body is not a JSON object")
-    return found
+    return parsed
 
 
-def inputs_of(asked: Mapping[str, Any], blob: memoryview) -> dict[str, TensorData]:
-    """The tensors of a request, by name: of lists, or of the bytes in the order of the inputs."""
+def inputs_of(request: Mapping[str, Any], binary: memoryview) -> dict[str, TensorData]:
+    """Return a request's tensors by name, from lists or from bytes in the order of the inputs."""
     tensors: dict[str, TensorData] = {}
     start = 0
-    for given in objects(asked, "inputs"):
-        name = text_of(given, "name", "an input")
+    for item in _objects(request, "inputs"):
+        name, datatype, shape = _name(item, "an input"), item.get("datatype"), item.get("shape")
         if name in tensors:
             raise RequestError(400, f"input {name!r} is there twice")
-        size = parameters_of(given).get("binary_data_size")
+        size = parameters_of(item).get("binary_data_size")
         if size is None:
-            tensors[name] = from_list(
-                name, given.get("datatype"), given.get("shape"), given.get("data")
-            )
-            continue
-        if type(size) is not int or not 0 <= size <= len(blob) - start:
-            raise RequestError(
-                400, f"input {name!r}: binary_data_size is not a size of what was sent"
-            )
-        part = blob[start : start + size]
-        tensors[name] = from_bytes(name, given.get("datatype"), given.get("shape"), part)
-        start += size
-    if start < len(blob):
-        raise RequestError(400, f"{len(blob) - start} bytes after the last input belong to none")
+            tensors[name] = from_list(name, datatype, shape, item.get("data"))
+        elif type(size) is int and 0 <= size <= len(binary) - start:
+            tensors[name] = from_bytes(name, datatype, shape, binary[start : start + size])
+            start += size
+        else:
+            raise RequestError(400, f"input {name!r}: binary_data_size is no size of what was sent")
+    if start < len(binary):
+        raise RequestError(400, f"{len(binary) - start} bytes after the last input belong to none")
     return tensors
 
 
-def objects(asked: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """A list of objects; none, if it is not there."""
-    found = asked.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+def output_forms(request: Mapping[str, Any], default: Any) -> dict[str, Any]:
+    """Return the outputs that a request names, and of each whether it is wanted as bytes."""
+    return {
+        _name(output, "an output"): parameters_of(output).get("binary_data", default)
+        for output in _objects(request, "outputs")
+    }
+
+
+def _objects(request: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    items = request.get(key, [])
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise RequestError(400, f"{key} is not a list of objects")
-    return found
+    return items
 
 
-def text_of(given: Mapping[str, Any], key: str, of: str) -> str:
-    """A text that has to be there."""
-    found = given.get(key)
-    if not isinstance(found, str):
-        raise RequestError(400, f"{key} of {of} is not a text")
-    return found
+def _name(item: Mapping[str, Any], kind: str) -> str:
+    name = item.get("name")
+    if not isinstance(name, str):
+        raise RequestError(400, f"name of {kind} is not a text")
+    return name
 
 
-def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a request or a tensor."""
-    found = given.get("parameters", {})
-    if not isinstance(found, dict):
+def parameters_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = item.get("parameters", {})
+    if not isinstance(parameters, dict):
         raise RequestError(400, "parameters is not an object")
-    return found
+    return parameters
 
 
-def answered(name: str, told: Any, answer: Answer, binary: set[str]) -> tuple[Headers, bytes]:
-    """Headers and body of an answer; outputs that are `binary` as bytes after the JSON."""
+def encoded(name: str, request_id: Any, answer: Answer, binary: set[str]) -> Response:
+    """Return the response with an answer: JSON, and after it the bytes of `binary` outputs."""
     outputs, parts = [], []
     for output, tensor in answer.outputs.items():
-        described: dict[str, Any] = {
-            "name": output,
-            "datatype": tensor.datatype,
-            "shape": list(tensor.shape),
-        }
+        item: dict[str, Any]
+        item = {"name": output, "datatype": tensor.datatype, "shape": tensor.shape}
         if output in binary:
             parts.append(tensor.to_bytes())
-            described["parameters"] = {"binary_data_size": len(parts[-1])}
+            item["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            described["data"] = numbers = tensor.to_list()
+            item["data"] = numbers = tensor.to_list()
             if not all(map(math.isfinite, numbers)):
-                raise RequestError(
-                    422, "the answer holds NaN or infinity, which JSON has not: ask for binary_data"
-                )
-        outputs.append(described)
-    head: dict[str, Any] = {
+                raise RequestError(422, "JSON has no NaN or infinity: ask for binary_data")
+        outputs.append(item)
+    parameters = {"task": answer.task}
+    if answer.unknown:
+        parameters["unknown"] = answer.unknown
+    response = {
         "model_name": name,
         "model_version": answer.version,
-        "parameters": {"task": answer.task}
-        | ({"unknown": answer.unknown} if answer.unknown else {}),
+        "parameters": parameters,
         "outputs": outputs,
     }
-    if isinstance(told, str) and told:
-        head["id"] = told
-    text = written(head)
-    body = b"".join([text, *parts])
-    headers = [
-        (b"content-length", b"%d" % len(body)),
-        (b"content-type", b"application/octet-stream" if parts else b"application/json"),
-    ]
-    if parts:
-        headers.append((HEADER, b"%d" % len(text)))
-    return headers, body
+    if isinstance(request_id, str) and request_id:
+        response["id"] = request_id
+    text = orjson.dumps(response)
+    if not parts:
+        return Response(200, [(b"content-type", b"application/json")], text)
+    kind = (b"content-type", b"application/octet-stream")
+    return Response(200, [kind, (JSON_LENGTH, b"%d" % len(text))], b"".join([text, *parts]))
 
 
-def refused(refusal: RequestError, told: Any = None) -> Response:
-    """The answer to a request that is refused."""
-    headers = {}
-    if refusal.retry_after is not None:
-        headers["retry-after"] = str(refusal.retry_after)
-    if refusal.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    if refusal.status == 413:
-        headers["connection"] = "close"  # the rest of the body is not read
-    return JSONResponse({"error": told or refusal.message}, refusal.status, headers)
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(status, [(b"content-type", b"application/json")], orjson.dumps(value))
+
+
+def refusal(error: RequestError, detail: Any = None) -> Response:
+    response = json_response({"error": detail or error.message}, error.status)
+    if error.retry_after is not None:
+        response.headers.append((b"retry-after", b"%d" % error.retry_after))
+    if error.status == 401:
+        response.headers.append((b"www-authenticate", b"Bearer"))
+    if error.status == 413:
+        response.headers.append((b"connection", b"close"))  # the rest of the body is not read
+    return response

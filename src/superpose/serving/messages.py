@@ -1,6 +1,4 @@
-"""The messages of `inference.proto`, as classes."""
-
-from __future__ import annotations
+"""Classes of the messages in `inference.proto`."""
 
 from importlib.resources import files
 from typing import Any
@@ -12,8 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
 
-# a pool of its own: another package in the process, such as Triton's client, may have these names
-_pool = DescriptorPool()
+_pool = DescriptorPool()  # apart: Triton's client in the same process has messages of these names
 for _file in FileDescriptorSet.FromString(
     files("superpose.serving").joinpath("inference.binpb").read_bytes()
 ).file:
@@ -21,7 +18,7 @@ for _file in FileDescriptorSet.FromString(
 
 
 def message(name: str) -> Any:
-    """The class of a message.
+    """Return the class of a message.
 
     >>> message("ServerLiveResponse")(live=True).live
     True
@@ -30,5 +27,5 @@ def message(name: str) -> Any:
 
 
 def methods() -> list[Any]:
-    """The calls of the service, each with its name and the kinds of its messages."""
+    """Return the descriptors of the service's methods."""
     return list(_pool.FindServiceByName(SERVICE).methods)

@@ -1,220 +1,193 @@
-"""The Open Inference Protocol v2 over HTTP: paths, tokens, limits, clients that go away."""
-
-from __future__ import annotations
+"""The Open Inference Protocol v2 over HTTP, as an ASGI application."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote, unquote
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from superpose.serving.http_body import Bodies, header, json_object, parameters_of, refused
-from superpose.serving.infer import Infer, failed, gone, model_asked, named
-from superpose.serving.openapi import description
+from superpose.serving.connection import ClientGoneError, cancel_if_gone
+from superpose.serving.http_body import (
+    JSON_LENGTH,
+    Bodies,
+    Receive,
+    Response,
+    Scope,
+    encoded,
+    header,
+    inputs_of,
+    json_response,
+    output_forms,
+    parameters_of,
+    refusal,
+    split,
+)
 from superpose.serving.request_error import RequestError
 from superpose.serving.service import Service
 from superpose.serving.tokens import Tokens
 
-POLICY = (
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'"
+CONTENT_SECURITY_POLICY = (
+    b"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    b"connect-src 'self'; frame-ancestors 'none'"
 )
-Handler = Callable[[Request], Awaitable[Response]]
+PUBLIC = ([""], ["v2", "health", "live"], ["v2", "health", "ready"])  # without a token
 Post = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-"""A path of one's own: from the JSON of a request to that of its answer."""
-Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+"""A function from the JSON of a request to the JSON of its answer."""
+Lifespan = Callable[[], AbstractAsyncContextManager[None]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class Rest:
-    """The handlers of one service."""
+class Application:
+    """The ASGI application of one service.
 
-    def __init__(self, service: Service, tokens: Tokens) -> None:
-        self.service = service
-        self.tokens = tokens
-        self._bodies = Bodies(service.limits)
-        self.infer = Infer(service, tokens, self._bodies)
+    `lifespan` returns what to enter at the start and leave at the end; `posts` are further paths,
+    which have the same tokens and limits.
+    """
 
-    def routes(self) -> list[Route]:
-        """All paths; a task's name is percent-encoded in them."""
-        model = "/v2/models/{name}"
-        told = [
-            ("", self.metadata),
-            ("/ready", self.model_ready),
-            ("/config", self.config),
-            ("/stats", self.statistics),
-        ]
-        versions = model + "/versions/{version}"
-        repository = "/v2/repository"
-        return [
-            Route(model + "/infer", self.infer, methods=["POST"]),
-            self._route("/v2/health/live", "GET", self.live, self._anyone),
-            self._route("/v2/health/ready", "GET", self.ready, self._anyone),
-            self._route("/v2", "GET", self.server),
-            self._route("/v2/models/stats", "GET", self.statistics),
-            Route(versions + "/infer", self.infer, methods=["POST"]),
-            *(
-                self._route(start + end, "GET", handler)
-                for start in (model, versions)
-                for end, handler in told
-            ),
-            self._route(repository + "/index", "POST", self.index),
-            self._route(
-                repository + "/models/{name}/load", "POST", self.load, self.tokens.check_control
-            ),
-            self._route(
-                repository + "/models/{name}/unload", "POST", self.unload, self.tokens.check_control
-            ),
-            self._route("/metrics", "GET", self.metrics),
-            self._route("/live.json", "GET", self.traffic),
-            self._route("/openapi.json", "GET", self.openapi, self._anyone),
-            self._route("/", "GET", self.page, self._anyone),
-        ]
-
-    def post(self, path: str, answer: Post) -> Route:
-        """A path of the user's own, with the server's tokens and limits.
-
-        Its errors are objects, as the clients of OpenAI's paths read them.
-        """
-
-        async def handler(request: Request) -> Response:
-            try:
-                return JSONResponse(await answer(json_object(await self._body(request))))
-            except RequestError as refusal:
-                return refused(refusal, {"message": refusal.message, "code": refusal.status})
-
-        return self._route(path, "POST", handler)
-
-    async def live(self, request: Request) -> Response:
-        """The process answers."""
-        return JSONResponse({"live": True})
-
-    async def ready(self, request: Request) -> Response:
-        """The model is loaded, and the server is not stopping."""
-        ready = self.service.ready()
-        return JSONResponse({"ready": ready}, 200 if ready else 503)
-
-    async def server(self, request: Request) -> Response:
-        """Name, version and extensions."""
-        return JSONResponse(self.service.server_metadata())
-
-    async def model_ready(self, request: Request) -> Response:
-        """A task is served."""
-        name, version = named(request.scope)
-        self.service.repository.find(name, version)
-        return JSONResponse({"name": name, "ready": True})
-
-    async def metadata(self, request: Request) -> Response:
-        """Inputs and outputs."""
-        return JSONResponse(self.service.model_metadata(*named(request.scope)))
-
-    async def config(self, request: Request) -> Response:
-        """As Triton has it."""
-        return JSONResponse(self.service.model_config(*named(request.scope)))
-
-    async def statistics(self, request: Request) -> Response:
-        """As Triton has them."""
-        return JSONResponse(self.service.statistics(*named(request.scope)))
-
-    async def index(self, request: Request) -> Response:
-        """All names and their states."""
-        asked = json_object(await self._body(request) or b"{}")
-        return JSONResponse(self.service.index(asked.get("ready") is True))
-
-    async def load(self, request: Request) -> Response:
-        """Load the file again, or a task."""
-        return await self._change("load", request)
-
-    async def unload(self, request: Request) -> Response:
-        """Serve a name no longer."""
-        return await self._change("unload", request)
-
-    async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
-        return Response(
-            self.service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
-
-    async def traffic(self, request: Request) -> Response:
-        """For the page."""
-        return JSONResponse(self.service.live())
-
-    async def openapi(self, request: Request) -> Response:
-        """A description of all this."""
-        return JSONResponse(description())
-
-    async def page(self, request: Request) -> Response:
-        """The page; what it shows it asks for with the visitor's token."""
-        text = files("superpose.serving").joinpath("page.html").read_text(encoding="utf-8")
-        return Response(
-            text, media_type="text/html; charset=utf-8", headers={"content-security-policy": POLICY}
-        )
-
-    async def _body(self, request: Request) -> bytes:
-        return await self._bodies.read(request.scope, request.receive)
-
-    async def _change(self, verb: str, request: Request) -> Response:
-        name, _ = named(request.scope)
-        asked = json_object(await self._body(request) or b"{}")
-        await self.service.change(verb, name, parameters_of(asked))
-        return JSONResponse({"name": name})
-
-    def _anyone(self, header: str | None) -> None:
-        """No token is needed."""
-
-    def _route(
+    def __init__(
         self,
-        path: str,
-        method: str,
-        handler: Handler,
-        check: Callable[[str | None], None] | None = None,
-    ) -> Route:
-        allowed = check or self.tokens.check
+        service: Service,
+        tokens: Tokens,
+        lifespan: Lifespan,
+        posts: Mapping[str, Post] | None = None,
+    ) -> None:
+        self._service = service
+        self._tokens = tokens
+        self._lifespan = lifespan
+        self._posts = dict(posts or {})
+        self._bodies = Bodies(service.limits)
 
-        async def handled(request: Request) -> Response:
-            try:
-                allowed(header(request.scope, b"authorization"))
-                return await handler(request)
-            except RequestError as refusal:
-                return refused(refusal)
-            except ClientDisconnect:
-                return gone()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        try:
+            response = await self._respond(scope, receive)
+        except RequestError as error:
+            response = refusal(error)
+        except ClientGoneError:
+            response = refusal(RequestError(499, "the client is gone"))
+        except Exception as error:
+            response = refusal(RequestError(500, f"the server failed: {type(error).__name__}"))
+            await _send(response, send)
+            raise  # the server logs it
+        await _send(response, send)
 
-        return Route(path, handled, methods=[method])
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with self._lifespan():
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _respond(self, scope: Scope, receive: Receive) -> Response:
+        service, tokens = self._service, self._tokens
+        path, version = _path(scope)
+        authorization = header(scope, b"authorization")
+        match path:
+            case ["v2", "models", name, "infer"]:
+                _require("POST", scope)
+                tokens.check(authorization)
+                return await self._infer(name, version, scope, receive)
+            case ["v2", "repository", "models", name, "load" | "unload" as verb]:
+                _require("POST", scope)
+                tokens.check_control(authorization)
+                request = await self._bodies.read_json(scope, receive)
+                await service.change(verb, name, parameters_of(request))
+                return json_response({"name": name})
+            case _ if path not in PUBLIC:
+                tokens.check(authorization)
+        match path:
+            case ["v2", "repository", "index"]:
+                _require("POST", scope)
+                request = await self._bodies.read_json(scope, receive)
+                return json_response(service.index(request.get("ready") is True))
+            case _ if scope["path"] in self._posts:
+                _require("POST", scope)
+                return await self._post(self._posts[scope["path"]], scope, receive)
+            case [""]:
+                response = _page()
+            case ["metrics"]:
+                kind = b"text/plain; version=0.0.4; charset=utf-8"
+                response = Response(200, [(b"content-type", kind)], service.traffic.metrics())
+            case ["v2"]:
+                response = json_response(service.server_metadata())
+            case ["v2", "health", "live"]:
+                response = json_response({"live": True})
+            case ["v2", "health", "ready"]:
+                ready = not service.stopping
+                response = json_response({"ready": ready}, 200 if ready else 503)
+            case ["v2", "models", "stats"]:
+                response = json_response(service.statistics())
+            case ["v2", "models", name]:
+                response = json_response(service.model_metadata(name, version))
+            case ["v2", "models", name, "ready"]:
+                service.repository.find(name, version)
+                response = json_response({"name": name, "ready": True})
+            case ["v2", "models", name, "config"]:
+                response = json_response(service.model_config(name, version))
+            case ["v2", "models", name, "stats"]:
+                response = json_response(service.statistics(name, version))
+            case _:
+                raise RequestError(404, "there is no such path")
+        _require("GET", scope)
+        return response
+
+    async def _infer(self, name: str, version: str, scope: Scope, receive: Receive) -> Response:
+        content = b""
+        try:
+            with self._service.counting_errors(name):
+                content = await self._bodies.read(scope, receive)
+                request, binary = split(content, header(scope, JSON_LENGTH))
+                inputs = inputs_of(request, binary)
+                parameters = parameters_of(request)
+                default = parameters.get("binary_data_output", False)
+                forms = output_forms(request, default)
+            work = self._service.infer(
+                name, inputs, version=version, parameters=parameters, outputs=list(forms)
+            )
+            answer = await cancel_if_gone(scope, work)
+        finally:
+            self._bodies.release(content)
+        binary_outputs = {name for name in answer.outputs if forms.get(name, default) is True}
+        return encoded(name, request.get("id"), answer, binary_outputs)
+
+    async def _post(self, post: Post, scope: Scope, receive: Receive) -> Response:
+        try:
+            return json_response(await post(await self._bodies.read_json(scope, receive)))
+        except RequestError as error:  # in the form that clients of OpenAI's paths read
+            return refusal(error, {"message": error.message, "code": error.status})
 
 
-def application(
-    service: Service, tokens: Tokens, lifespan: Lifespan, posts: Mapping[str, Post]
-) -> ASGIApp:
-    """The ASGI application: any server of such can run it."""
-    rest = Rest(service, tokens)
-    app = Starlette(
-        routes=[*rest.routes(), *(rest.post(path, answer) for path, answer in posts.items())],
-        lifespan=lifespan,
-        exception_handlers={HTTPException: _http_error, Exception: _own_error},
-    )
-
-    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
-        """Route by the path as it was sent: a name may have a slash in it, percent-encoded."""
-        if scope["type"] == "http" and scope.get("raw_path"):
-            if name := model_asked(scope):
-                await rest.infer.answer(name, "", scope, receive, send)
-                return
-            scope = {**scope, "path": scope["raw_path"].decode("ascii", "replace")}
-        await app(scope, receive, send)
-
-    return routed
+async def _send(response: Response, send: Send) -> None:
+    status, headers, body = response
+    headers = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+def _path(scope: Scope) -> tuple[list[str], str]:
+    """The decoded parts of a path, without `versions/VERSION`, and the version.
+
+    Parts are decoded one by one: a name may hold a slash, percent-encoded.
+    """
+    raw = scope.get("raw_path") or quote(scope["path"]).encode()
+    path = [unquote(part) for part in raw.decode("ascii", "replace").split("/")[1:]]
+    if path[:2] == ["v2", "models"] and path[3:4] == ["versions"] and len(path) > 4:
+        version = path[4]
+        return path[:3] + path[5:], version
+    return path, ""
 
 
-async def _own_error(request: Request, error: Exception) -> Response:
-    return failed(error)
+def _require(method: str, scope: Scope) -> None:
+    if scope["method"] != method and (scope["method"], method) != ("HEAD", "GET"):
+        raise RequestError(405, f"this path takes {method}")
+
+
+def _page() -> Response:
+    html = files("superpose.serving").joinpath("page.html").read_bytes()
+    headers = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-security-policy", CONTENT_SECURITY_POLICY),
+    ]
+    return Response(200, headers, html)

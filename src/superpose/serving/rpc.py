@@ -1,15 +1,14 @@
 """The Open Inference Protocol v2 over gRPC."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 from google.protobuf.json_format import ParseDict
 
-from superpose.errors import SuperposeError
+from superpose import SuperposeError
 from superpose.serving.messages import SERVICE, message, methods
 from superpose.serving.request_error import RequestError
 from superpose.serving.service import Answer, Service
@@ -26,22 +25,15 @@ CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 CONTENTS = {
-    "BOOL": "bool_contents",
+    **{name: f"{name.lower()}_contents" for name in ("BOOL", "INT64", "FP32", "FP64")},
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
     "UINT8": "uint_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
 }
-STREAMED = 64  # requests of one stream that are worked on at a time
-Call = Any  # grpc.aio.ServicerContext
+STREAMED = 64  # requests of one stream that run at a time
+CALLS_PER_BODY = 64
 
 
 class Rpc:
-    """The calls of one service."""
-
     def __init__(self, service: Service, tokens: Tokens) -> None:
         self.service = service
         self.tokens = tokens
@@ -53,210 +45,167 @@ class Rpc:
                 ("grpc.so_reuseport", 0),
                 ("grpc.server_handshake_timeout_ms", int(limits.read_seconds * 1e3)),
             ],
-            maximum_concurrent_rpcs=max(1, limits.bodies_bytes // limits.body_bytes) * 64,
+            maximum_concurrent_rpcs=CALLS_PER_BODY
+            * max(1, limits.bodies_bytes // limits.body_bytes),
         )
-        handlers = {one.name: self._handler(one) for one in methods()}
+        handlers = {method.name: self._handler(method) for method in methods()}
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, handlers),)
         )
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port that was got."""
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            got = self._server.add_insecure_port(where)
+            bound = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise SuperposeError(f"{where} cannot be listened on for gRPC") from error
+            raise SuperposeError(f"{address} cannot be listened on for gRPC") from error
         await self._server.start()
-        return got
+        return bound
 
     async def stop(self, seconds: float) -> None:
-        """Take no more calls, and end those that were accepted."""
         await self._server.stop(seconds)
 
-    async def server_live(self, asked: Any) -> dict[str, Any]:
-        """The process answers."""
-        return {"live": True}
-
-    async def server_ready(self, asked: Any) -> dict[str, Any]:
-        """The server takes requests."""
-        return {"ready": self.service.ready()}
-
-    async def model_ready(self, asked: Any) -> dict[str, Any]:
-        """A task is served."""
-        try:
-            self.service.repository.find(asked.name, asked.version)
-        except RequestError:
-            return {"ready": False}
-        return {"ready": True}
-
-    async def server_metadata(self, asked: Any) -> dict[str, Any]:
-        """Name, version and extensions."""
-        return self.service.server_metadata()
-
-    async def model_metadata(self, asked: Any) -> dict[str, Any]:
-        """Inputs and outputs."""
-        return self.service.model_metadata(asked.name, asked.version)
-
-    async def model_config(self, asked: Any) -> dict[str, Any]:
-        """As Triton has it."""
-        return {"config": self.service.model_config(asked.name, asked.version)}
-
-    async def model_statistics(self, asked: Any) -> dict[str, Any]:
-        """As Triton has them."""
-        return self.service.statistics(asked.name, asked.version)
-
-    async def repository_index(self, asked: Any) -> dict[str, Any]:
-        """All names and their states."""
-        return {"models": self.service.index(asked.ready)}
-
-    async def repository_model_load(self, asked: Any) -> dict[str, Any]:
-        """Load the file again, or a task."""
-        await self.service.change("load", asked.model_name, _values(asked.parameters))
-        return {}
-
-    async def repository_model_unload(self, asked: Any) -> dict[str, Any]:
-        """Serve a name no longer."""
-        await self.service.change("unload", asked.model_name, _values(asked.parameters))
-        return {}
-
-    async def infer(self, asked: Any) -> Any:
-        """Run a request; if its client goes away the call is cancelled."""
-        with self.service.counting(asked.model_name):
-            inputs = _inputs(asked)
+    async def infer(self, request: Any) -> Any:
+        """Run a request; gRPC cancels it if the client disconnects."""
+        with self.service.counting_errors(request.model_name):
+            inputs = _inputs(request)
         answer = await self.service.infer(
-            asked.model_name,
+            request.model_name,
             inputs,
-            version=asked.model_version,
-            parameters=_values(asked.parameters),
-            outputs=[output.name for output in asked.outputs],
+            version=request.model_version,
+            parameters=_values(request.parameters),
+            outputs=[output.name for output in request.outputs],
         )
-        return _answered(asked, answer)
+        return _response(request, answer)
 
     async def stream(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Requests of one stream share batches; answers keep the order of the requests."""
+        """Run the requests of a stream side by side; answers keep their order."""
         running: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(STREAMED)
 
-        async def begin() -> None:
-            async for asked in requests:
-                await running.put(asyncio.create_task(self._streamed(asked)))
+        async def start_all() -> None:
+            async for request in requests:
+                await running.put(asyncio.create_task(self._streamed(request)))
             await running.put(None)
 
-        beginning = asyncio.create_task(begin())
+        starting = asyncio.create_task(start_all())
         current: asyncio.Task[Any] | None = None
         try:
             while (current := await running.get()) is not None:
                 yield await current
         finally:
-            beginning.cancel()
+            starting.cancel()
             while current is not None:
                 current.cancel()
                 current = None if running.empty() else running.get_nowait()
 
-    async def _streamed(self, asked: Any) -> Any:
+    async def _streamed(self, request: Any) -> Any:
         response = message("ModelStreamInferResponse")
         try:
-            return response(infer_response=await self.infer(asked))
-        except RequestError as refusal:
-            return response(
-                error_message=refusal.message,
-                infer_response=message("ModelInferResponse")(
-                    id=asked.id, model_name=asked.model_name
-                ),
-            )
+            return response(infer_response=await self.infer(request))
+        except RequestError as error:
+            empty = message("ModelInferResponse")(id=request.id, model_name=request.model_name)
+            return response(error_message=error.message, infer_response=empty)
 
-    def _handler(self, described: Any) -> Any:
-        """How a call is read, answered and written."""
-        asked = message(described.input_type.name)
-        answered = message(described.output_type.name)
-        reading = {
-            "request_deserializer": asked.FromString,
-            "response_serializer": answered.SerializeToString,
+    def _handler(self, method: Any) -> Any:
+        name, service = method.name, self.service
+        request_type = message(method.input_type.name)
+        response_type = message(method.output_type.name)
+        coding = {
+            "request_deserializer": request_type.FromString,
+            "response_serializer": response_type.SerializeToString,
         }
-        control = described.name in ("RepositoryModelLoad", "RepositoryModelUnload")
-        free = described.name in ("ServerLive", "ServerReady")
-        check: Callable[[str | None], None] = (
-            self.tokens.check_control
-            if control
-            else (lambda header: None)
-            if free
-            else self.tokens.check
-        )
-        if described.name == "ModelStreamInfer":
+        check: Callable[[str | None], None] = self.tokens.check
+        if name.startswith("RepositoryModel"):
+            check = self.tokens.check_control
+        elif name in ("ServerLive", "ServerReady"):
+            check = _no_check
 
-            async def streamed(requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
-                await _checked(call, check)
-                async for one in self.stream(requests):
-                    yield one
+        async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            async with _refusing(context, check):
+                async for response in self.stream(requests):
+                    yield response
 
-            return grpc.stream_stream_rpc_method_handler(streamed, **reading)
+        async def unary(request: Any, context: Any) -> Any:
+            async with _refusing(context, check):
+                if name == "ModelInfer":
+                    return await self.infer(request)
+                if name.startswith("RepositoryModel"):
+                    verb = name.removeprefix("RepositoryModel").lower()
+                    await service.change(verb, request.model_name, _values(request.parameters))
+                    return response_type()
+                return ParseDict(_ANSWERS[name](service, request), response_type())
 
-        own = self.infer if described.name == "ModelInfer" else self._told(described.name, answered)
-
-        async def unary(request: Any, call: Call) -> Any:
-            await _checked(call, check)
-            try:
-                return await own(request)
-            except RequestError as refusal:
-                await _abort(call, refusal)
-
-        return grpc.unary_unary_rpc_method_handler(unary, **reading)
-
-    def _told(self, name: str, answered: Any) -> Callable[[Any], Any]:
-        """A call whose answer is what the service tells, field for field."""
-        method = getattr(self, "".join(f"_{c.lower()}" if c.isupper() else c for c in name)[1:])
-
-        async def told(request: Any) -> Any:
-            return ParseDict(await method(request), answered())
-
-        return told
+        if name == "ModelStreamInfer":
+            return grpc.stream_stream_rpc_method_handler(stream, **coding)
+        return grpc.unary_unary_rpc_method_handler(unary, **coding)
 
 
-async def _checked(call: Call, check: Callable[[str | None], None]) -> None:
-    metadata = dict(call.invocation_metadata() or ())
+def _model_ready(service: Service, request: Any) -> dict[str, Any]:
     try:
-        check(metadata.get("authorization"))
-    except RequestError as refusal:
-        await _abort(call, refusal)
+        service.repository.find(request.name, request.version)
+    except RequestError:
+        return {"ready": False}
+    return {"ready": True}
 
 
-async def _abort(call: Call, refusal: RequestError) -> None:
-    code = CODES.get(refusal.status, grpc.StatusCode.INVALID_ARGUMENT)
-    after = refusal.retry_after
-    trailing = () if after is None else (("retry-after", str(after)),)
-    await call.abort(code, refusal.message, trailing)
+_ANSWERS: dict[str, Callable[[Service, Any], dict[str, Any]]] = {
+    "ServerLive": lambda service, request: {"live": True},
+    "ServerReady": lambda service, request: {"ready": not service.stopping},
+    "ModelReady": _model_ready,
+    "ServerMetadata": lambda service, request: service.server_metadata(),
+    "ModelMetadata": lambda service, request: service.model_metadata(request.name, request.version),
+    "ModelConfig": lambda service, r: {"config": service.model_config(r.name, r.version)},
+    "ModelStatistics": lambda service, request: service.statistics(request.name, request.version),
+    "RepositoryIndex": lambda service, request: {"models": service.index(request.ready)},
+}
+"""The fields of a method's answer."""
+
+
+def _no_check(authorization: str | None) -> None:
+    pass
+
+
+@asynccontextmanager
+async def _refusing(context: Any, check: Callable[[str | None], None]) -> AsyncIterator[None]:
+    try:
+        check(dict(context.invocation_metadata() or ()).get("authorization"))
+        yield
+    except RequestError as error:
+        code = CODES.get(error.status, grpc.StatusCode.INVALID_ARGUMENT)
+        after = error.retry_after
+        trailing = () if after is None else (("retry-after", str(after)),)
+        await context.abort(code, error.message, trailing)
 
 
 def _values(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as plain values."""
     chosen = {name: value.WhichOneof("parameter_choice") for name, value in parameters.items()}
     return {name: getattr(parameters[name], kind) for name, kind in chosen.items() if kind}
 
 
-def _inputs(asked: Any) -> dict[str, TensorData]:
-    raw = asked.raw_input_contents
-    if raw and len(raw) != len(asked.inputs):
-        raise RequestError(400, f"{len(asked.inputs)} inputs, and raw contents of {len(raw)}")
+def _inputs(request: Any) -> dict[str, TensorData]:
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise RequestError(400, f"{len(request.inputs)} inputs, and raw contents of {len(raw)}")
     tensors: dict[str, TensorData] = {}
-    for place, given in enumerate(asked.inputs):
-        name, shape = given.name, list(given.shape)
+    for place, item in enumerate(request.inputs):
+        name, shape = item.name, list(item.shape)
         if name in tensors:
             raise RequestError(400, f"input {name!r} is there twice")
         if raw:
-            if given.HasField("contents"):
+            if item.HasField("contents"):
                 raise RequestError(400, f"input {name!r} has contents, and raw contents too")
-            tensors[name] = from_bytes(name, given.datatype, shape, raw[place])
+            tensors[name] = from_bytes(name, item.datatype, shape, raw[place])
             continue
-        if given.datatype not in CONTENTS:
-            raise RequestError(400, f"input {name!r}: send {given.datatype} as raw contents")
-        numbers = list(getattr(given.contents, CONTENTS[given.datatype]))
-        tensors[name] = from_list(name, given.datatype, shape, numbers)
+        if item.datatype not in CONTENTS:
+            raise RequestError(400, f"input {name!r}: send {item.datatype} as raw contents")
+        numbers = list(getattr(item.contents, CONTENTS[item.datatype]))
+        tensors[name] = from_list(name, item.datatype, shape, numbers)
     return tensors
 
 
-def _answered(asked: Any, answer: Answer) -> Any:
+def _response(request: Any, answer: Answer) -> Any:
     response = message("ModelInferResponse")(
-        model_name=asked.model_name, model_version=answer.version, id=asked.id
+        model_name=request.model_name, model_version=answer.version, id=request.id
     )
     response.parameters["task"].string_param = answer.task
     if answer.unknown:

@@ -1,41 +1,40 @@
-"""Bearer tokens: who may ask, and who may change what is served."""
-
-from __future__ import annotations
+"""Bearer tokens of clients and of those who may load and unload."""
 
 import hmac
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from superpose.errors import SuperposeError
+from superpose import SuperposeError
 from superpose.serving.request_error import RequestError
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of clients; without any everybody may ask, and nobody may change anything."""
+    """Tokens that are accepted.
+
+    Without `clients` everybody may send requests. Without `control` nobody may load or unload.
+    """
 
     clients: tuple[bytes, ...] = ()
     control: tuple[bytes, ...] = ()
 
     @classmethod
-    def read(cls, clients: Path | None = None, control: Path | None = None) -> Tokens:
-        """Of files with a token a line."""
+    def read(cls, clients: Path | None = None, control: Path | None = None) -> Self:
+        """Read files with one token a line; lines that start with # are comments."""
         return cls(*(() if path is None else _lines(path) for path in (clients, control)))
 
     def check(self, header: str | None) -> None:
-        """Refuse a client without a token, if there are any; one of control will do, too."""
-        if self.clients and not _among(header, (*self.clients, *self.control)):
-            raise RequestError(
-                401, "a bearer token is needed: send it as Authorization: Bearer TOKEN"
-            )
+        """Raise `RequestError` 401 unless the header `Authorization` holds an accepted token."""
+        if self.clients and not _matches(header, (*self.clients, *self.control)):
+            raise RequestError(401, "a token is needed: send it as Authorization: Bearer TOKEN")
 
     def check_control(self, header: str | None) -> None:
-        """Refuse a control call without a token of its own."""
+        """Raise `RequestError` 401 or 403 unless the header holds a control token."""
         if not self.control:
-            raise RequestError(
-                403, "control calls are off: start the server with --control-token-file"
-            )
-        if not _among(header, self.control):
+            hint = "start the server with --control-token-file"
+            raise RequestError(403, f"control calls are off: {hint}")
+        if not _matches(header, self.control):
             raise RequestError(401, "a control call needs a token of --control-token-file")
 
 
@@ -47,8 +46,8 @@ def _lines(path: Path) -> tuple[bytes, ...]:
     return tokens
 
 
-def _among(header: str | None, tokens: tuple[bytes, ...]) -> bool:
-    kind, _, token = (header or "").partition(" ")
-    given = token.strip().encode("utf-8", "surrogateescape")
-    same = [hmac.compare_digest(given, one) for one in tokens]  # all, so that time tells nothing
-    return kind.lower() == "bearer" and any(same)
+def _matches(header: str | None, tokens: tuple[bytes, ...]) -> bool:
+    scheme, _, token = (header or "").partition(" ")
+    sent = token.strip().encode("utf-8", "surrogateescape")
+    equal = [hmac.compare_digest(sent, token) for token in tokens]  # all: time must not tell which
+    return scheme.lower() == "bearer" and any(equal)

@@ -1,4 +1,4 @@
-"""A version of the served model: one file, loaded, checked and tried."""
+"""A version of the served model: one file, loaded and tried."""
 
 from __future__ import annotations
 
@@ -14,251 +14,210 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from superpose.errors import SuperposeError
-from superpose.model import Name, Superposed
-from superpose.recognition import Found
+from superpose import Superposed, SuperposeError
 from superpose.serving.request_error import RequestError
 from superpose.serving.signature import Signature, TensorSpec, Varying, signature_of
-from superpose.serving.tensors import TensorData
+from superpose.serving.tensors import Array, TensorData
 
-Array = np.ndarray[Any, Any]
-AUTO = "auto"  # the task is found from the input
+AUTO = "auto"  # in the place of a task: recognise it
+TRIAL_TASKS = 3
+TaskName = str | int
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a file is served."""
+    """How a file is served.
+
+    `inputs` declares the network's inputs, `pad` has the value that fills up an input of which
+    rows of different sizes share a batch, `device` is where the model runs.
+    """
 
     inputs: tuple[TensorSpec, ...] = ()
-    pad: Mapping[str, float] = field(default_factory=dict)  # inputs that may be of different sizes
+    pad: Mapping[str, float] = field(default_factory=dict)
     device: str = "cpu"
-    map_weights: bool = False  # from a copy in the state's directory: many processes, one memory
 
 
 @dataclass(eq=False)
-class Rows:
-    """Rows of one request, or of a part of it: the work of the batcher."""
+class Chunk:
+    """Rows of one request that run together: a job of the batcher."""
 
     version: Version
     task: str
     inputs: dict[str, TensorData]
-    sizes: dict[str, int]  # those that vary
-    kind: Hashable  # rows of one version share a batch if their shapes agree, or can be padded
+    sizes: dict[str, int]  # of dimensions that vary
+    kind: Hashable
     rows: int
-    arrived: int = field(default_factory=perf_counter_ns)
-
-
-class Ran(NamedTuple):
-    """A batch that was run: its rows, and how long it took, in nanoseconds."""
-
-    rows: int
-    compute_input: int
-    compute_infer: int
-    compute_output: int
+    arrived_ns: int = field(default_factory=perf_counter_ns)
 
 
 class Result(NamedTuple):
-    """The outputs of rows, and how they came about."""
+    """Outputs of a chunk, and how its batch was computed."""
 
     outputs: dict[str, TensorData]
     tasks: list[str]  # of each row
-    known: list[bool]  # of each row: false if its task was to be recognised, and none fits
-    queue: int  # nanoseconds
-    batch: Ran
-
-    @property
-    def batch_rows(self) -> int:
-        """The rows of its batch, of all requests."""
-        return self.batch.rows
+    known: list[bool]  # of each row: false if recognition found that it fits no task
+    queue_ns: int
+    batch_rows: int
+    compute_ns: tuple[int, int, int]  # put together, run, take apart
 
 
 class Version:
-    """A model that is ready to serve; it never changes."""
+    """A model that is ready to serve. It never changes; another file is another version."""
 
     def __init__(self, model: Superposed, digest: str, options: Options) -> None:
         self.model = model.eval().to(options.device)
         self.digest = digest
+        self.name = digest[:16]  # of the version, in the protocol
         self.device = torch.device(options.device)
         self.pad = dict(options.pad)
-        self.tasks = _by_text(model.tasks)
+        self.tasks = _by_protocol_name(model.tasks)
         self.recognises = len(model.tasks) > 1 and set(model.recognisable) == set(model.tasks)
         first = next(iter(self.tasks.values()))
-        self.signature = signature_of(model, options.inputs, lambda x: self._pass(x, first))
+        self.signature = signature_of(model, options.inputs, lambda x: self._forward(x, first))
         self.outputs = [spec.name for spec in self.signature.outputs]
-        self.padded = _padded(self.signature, self.pad)
-        self._try_mixed()
+        self.padded = _padded_sizes(self.signature, self.pad)
+        self._try_mixed_batch()
 
-    @property
-    def name(self) -> str:
-        """The version that clients see: the first digits of the file's digest."""
-        return self.digest[:16]
-
-    def rows_of(self, task: str, inputs: dict[str, TensorData], most: int) -> list[Rows]:
-        """The works of a request, checked, of at most so many rows each."""
+    def chunks(self, task: str, inputs: dict[str, TensorData], max_rows: int) -> list[Chunk]:
+        """Check a request's inputs and split them into chunks of `max_rows` at most."""
         if task not in self.tasks:
             if task != AUTO:
                 raise RequestError(404, f"there is no task {task!r}")
             if not self.recognises:
-                raise RequestError(
-                    400,
-                    "this model cannot recognise tasks, because it remembers no inputs of some of "
-                    "them (model.remember): name the task",
-                )
-        sizes = self.signature.sizes_of(inputs)
+                reason = "it remembers no inputs of some of them (model.remember)"
+                raise RequestError(400, f"cannot recognise tasks, as {reason}: name the task")
+        sizes = self.signature.check(inputs)
         rows = sizes.pop("rows")
         kind = (id(self), *(size for size in sizes.items() if size[0] not in self.padded))
-        if rows <= most:
-            return [Rows(self, task, inputs, sizes, kind, rows)]
-        works = []
-        for at in range(0, rows, most):
-            part = {n: TensorData(t.datatype, t.array[at : at + most]) for n, t in inputs.items()}
-            works.append(Rows(self, task, part, sizes, kind, min(most, rows - at)))
-        return works
+        if rows <= max_rows:
+            return [Chunk(self, task, inputs, sizes, kind, rows)]
+        chunks = []
+        for start in range(0, rows, max_rows):
+            end = min(start + max_rows, rows)
+            part = {n: TensorData(t.datatype, t.array[start:end]) for n, t in inputs.items()}
+            chunks.append(Chunk(self, task, part, sizes, kind, end - start))
+        return chunks
 
-    def run(self, works: Sequence[Rows]) -> list[Result]:
-        """One pass for all of the works, and for each its own rows."""
-        began = perf_counter_ns()
-        inputs = {spec.name: self._joined(spec, works) for spec in self.signature.inputs}
-        tasks, known = self._tasks(works, inputs)
+    def run(self, chunks: Sequence[Chunk]) -> list[Result]:
+        """Run chunks of one kind as one batch."""
+        start = perf_counter_ns()
+        inputs = {spec.name: self._concatenated(spec, chunks) for spec in self.signature.inputs}
+        tasks, known = self._tasks(chunks, inputs)
         ready = perf_counter_ns()
-        outputs = self._pass(inputs, tasks[0] if len(set(tasks)) == 1 else tasks)
-        passed = perf_counter_ns()
-        arrays = {spec: TensorData.of(outputs[spec.name]).array for spec in self.signature.outputs}
-        ends = list(accumulate(work.rows for work in works))
-        own = [
-            {spec.name: self._part(spec, array, end, work) for spec, array in arrays.items()}
-            for work, end in zip(works, ends, strict=True)
+        outputs = self._forward(inputs, tasks[0] if len(set(tasks)) == 1 else tasks)
+        computed = perf_counter_ns()
+        arrays = [
+            (spec, TensorData.of(outputs[spec.name]).array) for spec in self.signature.outputs
         ]
-        ran = Ran(len(tasks), ready - began, passed - ready, perf_counter_ns() - passed)
+        ends = accumulate(chunk.rows for chunk in chunks)
+        rows = [slice(end - chunk.rows, end) for chunk, end in zip(chunks, ends, strict=True)]
+        parts = [
+            {spec.name: self._part(spec, array, cut, chunk) for spec, array in arrays}
+            for chunk, cut in zip(chunks, rows, strict=True)
+        ]
         names = list(map(str, tasks))
+        ns = (ready - start, computed - ready, perf_counter_ns() - computed)
         return [
-            Result(
-                outputs,
-                names[end - work.rows : end],
-                known[end - work.rows : end],
-                began - work.arrived,
-                ran,
-            )
-            for work, end, outputs in zip(works, ends, own, strict=True)
+            Result(part, names[cut], known[cut], start - chunk.arrived_ns, len(tasks), ns)
+            for chunk, cut, part in zip(chunks, rows, parts, strict=True)
         ]
 
     @torch.no_grad()
     def _tasks(
-        self, works: Sequence[Rows], inputs: dict[str, Tensor]
-    ) -> tuple[list[Name], list[bool]]:
-        """The task of each row, told or recognised, and whether the row fits it."""
-        told = [self.tasks.get(work.task) for work in works for _ in range(work.rows)]
-        known = [True] * len(told)
-        rows = [row for row, task in enumerate(told) if task is None]
+        self, chunks: Sequence[Chunk], inputs: dict[str, Tensor]
+    ) -> tuple[list[TaskName], list[bool]]:
+        tasks = [self.tasks.get(chunk.task) for chunk in chunks for _ in range(chunk.rows)]
+        known = [True] * len(tasks)
+        rows = [row for row, task in enumerate(tasks) if task is None]
         if rows:
             model: Any = self.model
-            found: Found = model.recognise(**{name: x[rows] for name, x in inputs.items()})
-            assert found.known is not None  # `recognises`: it goes by what inputs look like
-            for row, task, fits in zip(rows, found.task, found.known.tolist(), strict=True):
-                told[row], known[row] = task, fits
-        return [task for task in told if task is not None], known
+            recognised = model.recognise(**{name: x[rows] for name, x in inputs.items()})
+            fits = recognised.known.tolist()
+            for row, task, fit in zip(rows, recognised.task, fits, strict=True):
+                tasks[row], known[row] = task, fit
+        return [task for task in tasks if task is not None], known
 
-    def _joined(self, spec: TensorSpec, works: Sequence[Rows]) -> Tensor:
-        arrays = [work.inputs[spec.name].array for work in works]
+    def _concatenated(self, spec: TensorSpec, chunks: Sequence[Chunk]) -> Tensor:
+        arrays = [chunk.inputs[spec.name].array for chunk in chunks]
         if spec.name in self.pad and len({array.shape[1:] for array in arrays}) > 1:
             arrays = _filled(arrays, self.pad[spec.name])
-        joined = np.concatenate(arrays)  # a copy: arrays of a request are its bytes, unaligned
-        return TensorData(spec.datatype, joined).tensor().to(self.device)
+        array = np.concatenate(arrays)  # a copy: arrays of a request are its bytes, unaligned
+        return TensorData(spec.datatype, array).tensor().to(self.device)
 
-    def _part(self, spec: TensorSpec, array: Array, end: int, work: Rows) -> TensorData:
-        """The rows of one work, without what padding added."""
-        if not self.padded:
-            return TensorData(spec.datatype, array[end - work.rows : end])
-        cuts = [slice(end - work.rows, end)]
-        for size in spec.shape:
-            if isinstance(size, Varying) and size.name in self.padded:
-                cuts.append(slice(work.sizes[size.name]))
-            else:
-                cuts.append(slice(None))
+    def _part(self, spec: TensorSpec, array: Array, rows: slice, chunk: Chunk) -> TensorData:
+        """The rows of one chunk, without what padding added."""
+        cuts = [rows]
+        for size in spec.shape if self.padded else ():
+            padded = isinstance(size, Varying) and size.name in self.padded
+            cuts.append(slice(chunk.sizes[str(size.name)] if padded else None))  # type: ignore[union-attr]
         return TensorData(spec.datatype, array[tuple(cuts)])
 
     @torch.no_grad()
-    def _pass(self, inputs: dict[str, Tensor], task: Any) -> dict[str, Tensor]:
-        return {
-            name: tensor.detach().cpu()
-            for name, tensor in _named(self.model(**inputs, task=task)).items()
-        }
+    def _forward(self, inputs: dict[str, Tensor], task: Any) -> dict[str, Tensor]:
+        outputs = _named(self.model(**inputs, task=task))
+        return {name: tensor.detach().cpu() for name, tensor in outputs.items()}
 
-    def _try_mixed(self) -> None:
-        """The first mixed batch finds out how such batches are computed: not at a user's cost."""
-        some = list(self.tasks.values())[:3]
-        if len(some) > 1:
-            signature_of(
-                self.model, self.signature.inputs, lambda x: self._pass(x, _repeated(some, x))
-            )
+    def _try_mixed_batch(self) -> None:
+        """Run a mixed batch of the largest sizes: an error, or a slow first pass, comes here."""
+        tasks = list(self.tasks.values())[:TRIAL_TASKS]
+
+        def run(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+            rows = len(next(iter(inputs.values())))
+            return self._forward(inputs, [tasks[row % len(tasks)] for row in range(rows)])
+
+        if len(tasks) > 1:
+            signature_of(self.model, self.signature.inputs, run)
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _by_text(names: Sequence[Name]) -> dict[str, Name]:
-    """Tasks by what they are called in a URL."""
-    known: dict[str, Name] = {}
-    for name in names:
-        if str(name) in known:
-            raise SuperposeError(
-                f"the tasks {name!r} and {str(name)!r} have one name in the protocol"
-            )
-        known[str(name)] = name
-    return known
+def _by_protocol_name(tasks: Sequence[TaskName]) -> dict[str, TaskName]:
+    names: dict[str, TaskName] = {}
+    for task in tasks:
+        if str(task) in names:
+            raise SuperposeError(f"tasks {task!r} and {str(task)!r} have one name in the protocol")
+        names[str(task)] = task
+    return names
 
 
 def _named(value: Any) -> dict[str, Tensor]:
-    """The tensors that a network returns, by name; caches and the like are not served."""
+    """The tensors that a network returns, by name; caches and the like are left out."""
     if isinstance(value, Tensor):
         return {"output": value}
-    items = (
-        value.items()
-        if isinstance(value, Mapping)
-        else ((f"output_{place}", one) for place, one in enumerate(value))
-        if isinstance(value, (tuple, list))
-        else ()
-    )
-    return {str(name): one for name, one in items if isinstance(one, Tensor)}
+    if isinstance(value, (tuple, list)):
+        value = {f"output_{place}": item for place, item in enumerate(value)}
+    items = value.items() if isinstance(value, Mapping) else ()
+    return {str(name): item for name, item in items if isinstance(item, Tensor)}
 
 
-def _padded(signature: Signature, pad: Mapping[str, float]) -> frozenset[str]:
-    """The sizes that rows of a batch need not share; checked."""
+def _padded_sizes(signature: Signature, pad: Mapping[str, float]) -> frozenset[str | None]:
+    """Names of the dimensions in which rows of a batch may differ."""
     inputs = {spec.name: spec for spec in signature.inputs}
     for name in pad:
         if name not in inputs:
             raise SuperposeError(f"pad: there is no input {name!r}: they are {', '.join(inputs)}")
-        if not any(isinstance(size, Varying) for size in inputs[name].shape):
+        if not inputs[name].varying:
             raise SuperposeError(f"pad: no size of input {name!r} varies")
-    sizes = {s.name for n in pad for s in inputs[n].shape if isinstance(s, Varying)}
+    padded = frozenset(size.name for name in pad for size in inputs[name].varying)
     for name, spec in inputs.items():
-        for size in spec.shape:
-            if isinstance(size, Varying) and size.name in sizes and name not in pad:
-                raise SuperposeError(
-                    f"pad: input {name!r} has {size.name} too: tell what it is padded with"
-                )
-    for spec in signature.outputs if sizes else ():
-        if any(isinstance(size, Varying) and size.name is None for size in spec.shape):
-            raise SuperposeError(
-                f"pad: output {spec.name!r} has a size that is no input's, so what padding adds "
-                "to it cannot be taken away: serve without"
-            )
-    return frozenset(str(name) for name in sizes)
+        for size in spec.varying:
+            if size.name in padded and name not in pad:
+                raise SuperposeError(f"pad: input {name!r} has {size.name} too: pad it as well")
+    for spec in signature.outputs if padded else ():
+        if any(size.name is None for size in spec.varying):
+            problem = f"output {spec.name!r} has a size that no input has, and cannot be cut"
+            raise SuperposeError(f"pad: {problem}: serve without")
+    return padded
 
 
 def _filled(arrays: Sequence[Array], value: float) -> list[Array]:
-    """Arrays that are made as large as the largest, at the end of each dimension but the first."""
+    """Pad arrays to the largest size of each dimension but the first."""
     largest = [max(sizes) for sizes in zip(*(array.shape[1:] for array in arrays), strict=True)]
     filled = []
     for array in arrays:
-        more = [(0, size - own) for size, own in zip(largest, array.shape[1:], strict=True)]
-        filled.append(np.pad(array, [(0, 0), *more], constant_values=value))
+        added = [(0, size - old) for size, old in zip(largest, array.shape[1:], strict=True)]
+        filled.append(np.pad(array, [(0, 0), *added], constant_values=value))
     return filled
-
-
-def _repeated(names: Sequence[Name], inputs: Mapping[str, Tensor]) -> list[Name]:
-    rows = len(next(iter(inputs.values())))
-    return [names[row % len(names)] for row in range(rows)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from superpose.errors import SuperposeError
 from superpose.nn.layer import Layer, Met
@@ -106,7 +106,8 @@ class Attention(Layer):
         need = bool(options["need_weights"])
         out: Any = (dim, 0 if need else None)
         mapped = torch.vmap(alone, (0, where, *[0] * len(each)), out, randomness="different")
-        return mapped(self._layers_inside(), masks, *each)
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels would run row by row
+            return mapped(self._layers_inside(), masks, *each)
 
 
 def _one(masks: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
