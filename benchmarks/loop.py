@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 import superpose as sp
 from superpose.lab.data import Permuting, load
-from superpose.learning import Labelled, Quiet, train
-from superpose.learning.evaluation import accuracy
+from superpose.learning import Quiet, accuracy, train
 
 GOAL = 1.10
 TURN = 50  # steps
@@ -83,8 +82,7 @@ class Benchmark:
         x, y, task = x[order], y[order], task[order]
 
         def by_task() -> float:
-            labelled = (Labelled(*test, k, k, "context") for k, test in enumerate(tests))
-            return sum(accuracy(model, test) for test in labelled) / 10
+            return sum(accuracy(model, *test, k) for k, test in enumerate(tests)) / 10
 
         @torch.no_grad()
         def mixed() -> float:
