@@ -25,7 +25,7 @@ import tyro
 from torch import Tensor, nn
 
 import superpose as sp
-from superpose.learning import Labelled, Quiet, train
+from superpose.learning import Quiet, accuracy, train
 from superpose_lab.data import Permuting, load
 from superpose_lab.networks import MLP
 
@@ -90,8 +90,7 @@ class Benchmark:
         x, y, task = x[order], y[order], task[order]
 
         def by_task() -> float:
-            labelled = (Labelled(*test, k, k, "context") for k, test in enumerate(tests))
-            return sum(accuracy(model, test) for test in labelled) / 10
+            return sum(accuracy(model, *test, k) for k, test in enumerate(tests)) / 10
 
         @torch.no_grad()
         def mixed() -> float:

@@ -63,9 +63,9 @@ def choosing() -> dict[str, float]:
     with torch.no_grad():
         for _ in range(5 * ROUNDS):
             times["plain"].append(seconds(lambda: plain(x)))
-            times["choose_cold"].append(seconds(lambda: model.selection(tasks)))
-            times["choose_warm"].append(seconds(lambda: model.selection(tasks)))
-            selection = model.selection(tasks)
+            times["choose_cold"].append(seconds(lambda: model.view(tasks)))
+            times["choose_warm"].append(seconds(lambda: model.view(tasks)))
+            selection = model.view(tasks)
             plain(x)
             times["run"].append(seconds(partial(model.run, selection, x)))
     return {name: 1e6 * median(each) for name, each in times.items()}

@@ -124,11 +124,20 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Tensor]]] = {
 }  # fmt: skip
 
 
-def network(kind: str, options: dict[str, Any]) -> nn.Module:
-    """With random weights, and no tensor of zeros."""
+def network(
+    kind: str, options: dict[str, Any], settings: dict[str, Any] | None = None
+) -> nn.Module:
+    """With random weights, and no tensor of zeros; settings are for configs that have them."""
     made: Any = getattr(transformers, kind)
+    config = made.config_class(**options)
+    for one in (config, getattr(config, "vision_config", None)):
+        for name, value in (settings or {}).items():
+            if hasattr(one, name):
+                setattr(one, name, value)
+    if getattr(config, "pad_token_id", None) is None and hasattr(config, "vocab_size"):
+        config.pad_token_id = 0  # classifiers of language models look for a text's last token
     torch.manual_seed(0)
-    net: nn.Module = made(made.config_class(**options)).eval()
+    net: nn.Module = made(config).eval()
     for parameter in net.parameters():
         if not parameter.any():
             nn.init.normal_(parameter, std=0.02)

@@ -82,6 +82,15 @@ def test_the_tasks_of_the_stream_are_never_told():
     assert liar.result["found"]["spans"][0][3] == {"0": 7, "1": 7, "2": 6}
 
 
+@pytest.mark.parametrize("name", ["hadamard", "hadamard+projection+doubt"])
+def test_contexts_that_start_from_a_base_begin_as_they_are_found(name):
+    chosen = method(name, base=True, rank=1)
+    outcome = learn(method=chosen, stream=Recurring(period=60))
+    assert [span[0] for span in outcome.result["found"]["spans"]] == [0, 1, 0, 2, 1]
+    assert outcome.model.begun == outcome.model.tasks == [0, 1, 2]
+    assert outcome.result["mean_all"] > 0.8
+
+
 class Ended(Guard):
     """Takes note of what it is told to remember."""
 

@@ -347,6 +347,12 @@ def test_batches_are_tensors_tuples_dicts_or_run_by_a_function(name):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
+def test_a_network_that_has_a_part_called_module_is_guarded_whole():
+    net = nn.Sequential()
+    net.module, net.last = nn.Linear(4, 4), nn.Linear(4, 2)
+    assert EWC(net).names == ["module.weight", "module.bias", "last.weight", "last.bias"]
+
+
 def test_a_state_of_another_network_is_refused():
     for make in (EWC, sp.learning.Projection):
         layers = [[nn.Flatten(), nn.ReLU(), nn.Tanh(), nn.Linear(n, 4)] for n in (8, 16)]

@@ -17,7 +17,7 @@ sys.path.insert(0, sys.argv[2])
 import torch
 from learning.problems import make_net, make_stream
 from superpose.learning import Quiet, method, train
-chosen = method("hadamard+projection+replay", base=True, centre="task", recognise=True)
+chosen = method("hadamard+projection+replay", base=True, centre="task")
 options = {"lr": 3e-3, "display": Quiet(), "optimiser": "adam", "resume": True}
 out = sys.argv[1] + "/run"
 stream = make_stream(tasks=2, period=100, batch_size=32)
@@ -44,7 +44,7 @@ def test_two_processes_learn_what_one_does(tmp_path):
     assert len(alone["model"]) > 5
     for name, tensor in alone["model"].items():
         assert torch.equal(first["model"][name], second["model"][name]), name
-        if tensor.is_floating_point():  # each process centres its rows by their own mean
+        if "statistics" not in name and tensor.is_floating_point():  # centred by their own means
             assert (first["model"][name] - tensor).norm() < 0.05 * tensor.norm(), name
     for name, needed in first["guard"]["guards"][0]["needed"].items():
         assert torch.equal(needed, second["guard"]["guards"][0]["needed"][name])

@@ -50,10 +50,14 @@ def each_alone(model, given, options):
         for row, task in enumerate(TASKS)
     ]
     longest = max(text.shape[1] for text in texts)
-    return torch.cat([torch.nn.functional.pad(t, (0, longest - t.shape[1]), value=1) for t in texts])
+    return torch.cat(
+        [torch.nn.functional.pad(t, (0, longest - t.shape[1]), value=1) for t in texts]
+    )
 
 
-@pytest.mark.parametrize("beams", [{}, {"num_beams": 2}, {"num_beams": 3, "num_return_sequences": 2}])
+@pytest.mark.parametrize(
+    "beams", [{}, {"num_beams": 2}, {"num_beams": 3, "num_return_sequences": 2}]
+)
 @pytest.mark.parametrize("way", ["grouped", "direct"])
 @pytest.mark.parametrize("name", [*DECODERS, *PAIRS])
 def test_each_row_is_generated_as_if_it_were_alone(name, way, beams):

@@ -111,6 +111,8 @@ def test_packed_models_can_be_trained_as_the_models_could():
     own = [p for flats in packed.private_state.flats.values() for p in flats.parameters()]
     assert sorted(p.requires_grad for p in own) == [False, False, True, True]
     plain = sp.unpack(packed, "a")
+    assert not packed.training
+    assert torch.equal(plain[1].running_mean, models["a"][1].running_mean)
     assert {n for n, p in plain.named_parameters() if p.requires_grad} == {
         n for n, p in models["a"].named_parameters() if p.requires_grad
     }

@@ -77,8 +77,7 @@ class Plan:
         lines = [
             f"{self.tasks} models, {self.family} contexts, method {self.method}: "
             f"noise up to {self.noise:.4f} of a layer's energy",
-            f"{'layer':<36}{'inputs':>8}{'rank':>8}{'noise':>9}"
-            f"{f'width for {self.wanted:g}':>18}",
+            f"{'layer':<36}{'inputs':>8}{'rank':>8}{'noise':>9}{f'width for {self.wanted:g}':>18}",
         ]
         for one in self.layers:
             lines.append(

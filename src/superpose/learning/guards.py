@@ -57,7 +57,8 @@ class Guard:
     """Names of the attributes that `describe` tells."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model: nn.Module = getattr(model, "module", model)
+        wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+        self.model: nn.Module = model.module if wrapped else model
 
     pace: float = 1.0
     """What the learning rate of all that tasks share is multiplied with."""

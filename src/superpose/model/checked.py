@@ -151,7 +151,8 @@ def _tasks_of_rows(model: Superposed, tasks: Any, rows: int) -> list[int]:
         if len(each) != rows:
             raise SuperposeError(f"tasks={tasks!r}: give one for each of the {rows} rows")
         return each
-    numbers = list(model.superposition.names.values())[: min(MOST_TASKS, max(2, rows - 1))]
+    some = max(2, min(MOST_TASKS, rows - 1))  # so that two rows have one task
+    numbers = list(model.superposition.names.values())[:some]
     return (
         [numbers[(row * 3) % len(numbers)] for row in range(rows)]
         if len(numbers) > 3

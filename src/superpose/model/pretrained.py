@@ -63,7 +63,9 @@ def _together(parts: list[Any], places: list[list[int]], padding: Any) -> Any:
     rebuild = flatten(parts[0])[2]
     try:
         whole = [_column(column, places, order, padding) for column in zip(*columns, strict=True)]
-    except ValueError as error:  # scores and hidden states of each token, of other numbers of tokens
+    except (
+        ValueError
+    ) as error:  # scores and hidden states of each token, of other numbers of tokens
         raise SuperposeError(
             "the tasks of the batch generated texts of different lengths, so what else generate "
             "returns (scores, hidden states, caches) is no one batch: leave out "

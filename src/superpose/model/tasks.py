@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class Superposition:
     names: dict[Name, int]  # what users call a task → the number in its keys
     options: Options
     plain_size: Size
-    home: Home
+    home: Home = field(compare=False)
     spent: int = 0  # numbers below it were given out once: no context is used twice
     held: frozenset[str] = frozenset()  # parameters that superposing froze
     by_number: bool = True  # whether tasks can be chosen by number: no name was another's number

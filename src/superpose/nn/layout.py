@@ -97,7 +97,7 @@ class Kernel(NamedTuple):
     def from_matrix(self, matrix: Tensor) -> Tensor:
         grouped = matrix.unsqueeze(-3) if self.groups == 1 else matrix
         positions = prod(self.size)
-        if self.mode == "kernel":
+        if self.mode == "kernel" or positions == 1:
             return self._join(grouped.unflatten(-1, (-1, positions)))
         return self._join(grouped.unflatten(-2, (-1, positions)).transpose(-1, -2)).contiguous()
 

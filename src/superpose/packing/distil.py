@@ -13,7 +13,7 @@ from superpose.model import Superposed
 from superpose.packing.calibration import Rows, logits
 from superpose.packing.sources import Sources
 from superpose.packing.weights import bound_weights
-from superpose.quiet import evaluating, quiet_run
+from superpose.quiet import quiet_run
 
 LEARNING_RATE = 3e-4
 
@@ -28,7 +28,8 @@ def finetune(
 ) -> None:
     """Minimise ‖ŷ − y‖² / ‖y‖² over the outputs, with rows of all tasks in every batch.
 
-    The models' outputs are computed once, model by model, so no two of them are in memory.
+    The packed model is in evaluation mode, so batch statistics stay those of the models. Their
+    outputs are computed once, model by model, so no two of them are in memory.
     """
     names = packed.tasks
     rows = {name: Rows.of(name, calibration[name]) for name in names}
@@ -44,17 +45,16 @@ def finetune(
     )
     generator = torch.Generator().manual_seed(packed.superposition.seed)
     share = max(1, batch_size // len(names))
-    with evaluating(packed):  # batch statistics stay those of the models
-        for _ in track(range(steps)):
-            optimiser.zero_grad()
-            for name in names:
-                index = torch.randint(len(rows[name]), (share,), generator=generator)
-                x, y = rows[name][index], wanted[name]
-                given = logits(packed(*x.positional, task=name, **x.named))
-                loss = (given - y[index]).square().mean() / y.square().mean()
-                (loss / len(names)).backward()
-            optimiser.step()
-            schedule.step()
+    for _ in track(range(steps)):
+        optimiser.zero_grad()
+        for name in names:
+            index = torch.randint(len(rows[name]), (share,), generator=generator)
+            x, y = rows[name][index], wanted[name]
+            given = logits(packed(*x.positional, task=name, **x.named))
+            loss = (given - y[index]).square().mean() / y.square().mean()
+            (loss / len(names)).backward()
+        optimiser.step()
+        schedule.step()
     optimiser.zero_grad()
     for parameter in frozen:
         parameter.requires_grad_(False)

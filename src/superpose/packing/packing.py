@@ -17,6 +17,7 @@ from superpose.model import Name, Superposed, build, check_names, several
 from superpose.nn import (
     Options,
     Statistics,
+    as_statistics,
     check_skipped_apart,
     family_by_layer,
     inside,
@@ -113,7 +114,7 @@ def pack(
         batch_dim=batch_dim,
         base=base is not None,
         rank=rank,
-        recognise=recognise,  # type: ignore[arg-type]  # it makes Statistics of it
+        recognise=as_statistics(recognise),
     )
     packed = build(_with_base(sources.first(), base), chosen, names, seed, options, Packed).eval()
     packed.method = method

@@ -356,7 +356,7 @@ def run(
         stop=stop,
     )
     if out is not None and not (out / "storage.json").exists():
-        bytes_of = stored(net, outcome.model, stream.tasks, chosen.hook.numbers)
+        bytes_of = stored(net, outcome.model, stream.tasks, outcome.guard.numbers)
         measured: dict[str, Any] = {"bytes": bytes_of}
         if about.known is not None and settings.method == "superposed":
             measured["base"] = accuracy(unsuperpose(outcome.model), *about.known())

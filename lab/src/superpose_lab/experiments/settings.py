@@ -217,11 +217,11 @@ def _check_no_cycle(settings: Complete) -> None:
 
 def rotating(settings: Complete) -> ImageStream:
     """Images that turn, tested upright."""
-    from superpose.learning import HOOKS
+    from superpose.learning import GUARDS
     from superpose_lab.data import Rotating, load
 
     held = settings.method.rpartition("+")[2]
-    if held in HOOKS:
+    if held in GUARDS:
         raise SuperposeError(
             f"method={settings.method}: {held} protects earlier tasks, and {settings.experiment} "
             "has one task: use another method, or an experiment with several tasks"

@@ -68,7 +68,7 @@ def test_runs_are_trained_as_declared(name, units, method, kept, options, tmp_pa
     assert given["out"] == tmp_path / PAPER[name].runs(name)[0]
     assert given["resume"]
     made = given["method"].make(given["net"], 2, 0)
-    assert made.superposition.conversion.recognise == kept
+    assert made.superposition.options.recognise == kept
 
 
 def test_first_weights_are_those_of_seed_0_and_leave_the_callers_numbers_alone():
