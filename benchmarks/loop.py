@@ -33,13 +33,6 @@ GOAL = 1.10
 TURN = 50  # steps
 
 
-@torch.no_grad()
-def accuracy(model: nn.Module, test: Labelled) -> float:
-    model.eval()
-    right = sum(int((part.through(model).argmax(1) == part.y).sum()) for part in test.split(1000))
-    return right / len(test)
-
-
 @dataclass
 class Benchmark:
     out: Path | None = None

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +96,37 @@ def test_nothing_in_the_library_imports_what_stands_on_it(part):
         if f"{name}.".startswith(f"superpose.{part}.")
     ]
     assert found == []
+
+
+PACKAGES = ("nn", "model", "contexts", "packing", "recognition", "analysis", "learning", "serving")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_have_docstrings(package):
+    module = importlib.import_module(f"superpose.{package}")
+    public = [getattr(module, name) for name in module.__all__]
+    without = [one.__name__ for one in public if callable(one) and not inspect.getdoc(one)]
+    assert without == []
+
+
+DOORS = ("packing", "recognition", "analysis", "learning", "serving", "cli")
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_what_stands_on_the_core_uses_the_names_that_it_exports(package):
+    reached = []
+    for path in (SOURCE / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            room = node.module.split(".")[:2]
+            if room not in (["superpose", "nn"], ["superpose", "model"]):
+                continue
+            exported = importlib.import_module(".".join(room)).__all__
+            inside = len(node.module.split(".")) > 2
+            reached += [
+                f"{path.name}: {node.module}.{alias.name}"
+                for alias in node.names
+                if inside or alias.name not in exported
+            ]
+    assert reached == []

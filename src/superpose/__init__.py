@@ -8,8 +8,8 @@ from superpose.lazy import on_first_use
 if TYPE_CHECKING:
     from superpose import contexts, learning, nn, packing, recognition, serving
     from superpose.analysis import crosstalk, plan
-    from superpose.files import load, save
     from superpose.export import exportable
+    from superpose.files import load, save
     from superpose.model import Superposed, agree, check_mixed, superpose, unsuperpose
     from superpose.nn.view import same_task
     from superpose.packing import Packed, pack, unpack

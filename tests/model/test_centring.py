@@ -4,11 +4,11 @@ import pytest
 import torch
 from checks import rows_one_by_one
 from networks import LAYERS, mlp
+from superpose.nn.centring import MOMENTUM
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import superpose as sp
-from superpose.nn.centring import MOMENTUM
 
 CENTRED = ["conv1d", "conv2d", "conv2d circular", "conv2d groups", "conv3d", "linear over tokens"]
 

@@ -117,12 +117,16 @@ BY_VALUE = {"sort", "gather"}  # right or wrong by the values of a batch: no che
 
 def own(kinds: list[str]) -> list[str]:
     """Vectors beside layers, which are shared unless they are named."""
-    return [f"steps.{n}.vector" for n, kind in enumerate(kinds) if kind in ("scale", "token", "heads")]
+    return [
+        f"steps.{n}.vector" for n, kind in enumerate(kinds) if kind in ("scale", "token", "heads")
+    ]
 
 
 def superposed(kinds: list[str], layout: str, **options) -> sp.Superposed:
     torch.manual_seed(0)
-    model = sp.superpose(Network(kinds, layout).double(), "hadamard", tasks=4, private_layers=own(kinds), **options)
+    model = sp.superpose(
+        Network(kinds, layout).double(), "hadamard", tasks=4, private_layers=own(kinds), **options
+    )
     return scramble(model).eval()
 
 

@@ -46,7 +46,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "base rows": BASE | {"rank": 1, "centre": "rows"},
     "base all": BASE | {"rank": 1, "centre": "task", "min_inputs": 5, "learnable": True},
 }
-REFUSED = ("rank=1", "centre: the network has no", "has no layer to superpose", "has nothing to superpose")
+REFUSED = (
+    "rank=1",
+    "centre: the network has no",
+    "has no layer to superpose",
+    "has nothing to superpose",
+)
 SIGNLESS = ("quadratic", "tokens")  # what they compute has no signs
 GROUPED = ("reads",)  # tensors are read without calling their layer
 LEARNABLE = ("binary", "phase", "hadamard", "rotation")
@@ -372,4 +377,9 @@ def test_few_cases_are_refused():
         except sp.SuperposeError:
             refused.append((name, option))
     assert len(refused) < 60
-    assert {option for _, option in refused} <= {"centre task", "base all", "base rank", "base rows"}
+    assert {option for _, option in refused} <= {
+        "centre task",
+        "base all",
+        "base rank",
+        "base rows",
+    }

@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
+from superpose.nn.flat import is_fresh
 from torch import nn
 
 import superpose as sp
 from superpose.model import private_state
-from superpose.nn.flat import is_fresh
 
 
 class Crossed(nn.Module):

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 from checks import rows_one_by_one
+from superpose.model.lock import Lock, lock_of
 from torch import nn
 
 import superpose as sp
-from superpose.model.lock import Lock, lock_of
 
 TASKS = [0, 1, 2, 0, 1, 2]
 

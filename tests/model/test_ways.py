@@ -10,7 +10,7 @@ import superpose as sp
 from superpose.model.ways import HEADS, TRANSFORMERS
 
 pytest.importorskip("transformers")
-from architectures import LEFT, small, zoo  # noqa: E402 (it needs transformers)
+from architectures import LEFT, small, zoo
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own deprecations are not ours
 ROWS = 4  # as many as tokens, heads and patches: a size that happens to be equal is not the rows

@@ -7,10 +7,10 @@ import torch
 from cases import real_family
 from checks import TASKS, assert_plain_bit_for_bit, copies, randomise_private, rows_one_by_one
 from declared import BOUND, DECLARED, Experts, Product, made, undeclared_product
+from superpose.nn.experts import EXPERTS
 from torch import nn
 
 import superpose as sp
-from superpose.nn.experts import EXPERTS
 from superpose.nn.registry import FORMS
 
 declared = pytest.mark.parametrize("name", DECLARED)

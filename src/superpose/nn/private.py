@@ -275,7 +275,9 @@ class Private(nn.Module):
             start = 0
             for (own_path, own_name, shape), size in zip(flats.places, flats.sizes, strict=True):
                 if (own_path, own_name) == (path, name):
-                    return [flats.own[str(k)].detach()[start : start + size].view(shape) for k in tasks]
+                    return [
+                        flats.own[str(k)].detach()[start : start + size].view(shape) for k in tasks
+                    ]
                 start += size
         raise KeyError(joined(path, name))
 

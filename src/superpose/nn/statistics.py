@@ -238,7 +238,9 @@ class Usual(NamedTuple):
             parts = [self.basis * (1 - of_all).sqrt(), other.basis * of_all.sqrt()]
             basis = largest(torch.cat([*parts, shift * between.sqrt()]), len(basis))
         apart = (other.distance[0] - self.distance[0]).square() * of_all * (1 - of_all)
-        distance = mixed(self.distance, other.distance) + torch.stack([torch.zeros_like(apart), apart])
+        distance = mixed(self.distance, other.distance) + torch.stack(
+            [torch.zeros_like(apart), apart]
+        )
         return Usual(
             rows,
             mixed(self.mean, other.mean, share.unsqueeze(1)),
