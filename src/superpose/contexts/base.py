@@ -87,7 +87,8 @@ class Context(ABC):
 
     def take(self, index: Tensor) -> Self:
         """Of stacked contexts, that of `index[i]` for row i."""
-        values = [getattr(self, name) for name in self.__match_args__]  # type: ignore[attr-defined]
+        names: tuple[str, ...] = self.__match_args__
+        values = [getattr(self, name) for name in names]
         return type(self)(
             *[v.take(index) if isinstance(v, Context) else v.index_select(0, index) for v in values]
         )
