@@ -126,7 +126,7 @@ def check_returned(model: Superposed, tensors: list[Tensor], rows: int) -> list[
 
 
 def rows_in_returned(model: Superposed, value: Any, rows: int) -> list[int | None]:
-    """The same for all tensors, with those inside caches, whose rows are first; numbers have none."""
+    """The same for all tensors; those inside caches have rows first, numbers have none."""
     tensors, told = flatten(value)[0], in_tree(value)
     tree = [tensor for tensor, own in zip(tensors, told, strict=True) if own]
     dims = iter(check_returned(model, tree, rows))

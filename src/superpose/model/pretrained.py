@@ -92,7 +92,7 @@ def _column(
 
 
 def _setting(model: Any, inputs: Any, options: Any, name: str) -> Any:
-    """A setting of `generate`: an argument, in the configuration that is given, or in the model's."""
+    """A setting of `generate`: an argument, or in the configuration, given or the model's."""
     given = options.get("generation_config", inputs[1] if len(inputs) > 1 else None)
     for value in (
         options.get(name),

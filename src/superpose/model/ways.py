@@ -69,7 +69,7 @@ given all tokens at once (OPT), windows (Swin) or positions (DeBERTa); weights t
 calling their layer (Mamba, WavLM); rows that speak to each other (`CLIPModel`)."""
 
 LOOKED_UP = ("Bart", "MPNet", "T5", "Whisper")
-"""Families of which some table is looked up at positions, not at rows: direct if tables are shared."""
+"""Families that look up a table at positions, not at rows: direct if tables are shared."""
 
 ATTENDING = (
     nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
