@@ -50,6 +50,6 @@ def freeze(model: nn.Module, options: Options, warn: bool = True) -> frozenset[s
             f"with a base, tensors that all tasks share do not learn: {listed(sorted(told))}. Name "
             "those that should in private_layers, so that each task has its own, or in learn=[…], "
             "so that all tasks change them together",
-            stacklevel=5,
+            stacklevel=4,
         )
     return frozenset(held)

@@ -101,7 +101,7 @@ def _become(
     buffers = {n: b for n, b in module._buffers.items() if b is not None}
     asked = [n for n in (*own, *buffers) if joined(path, n) in options.private_layers]
     form = form_of(module)
-    if form is None and not asked and not (entire and own):
+    if form is None and not asked and not (entire and (own or buffers)):
         return None
     if form is None:
         _check_can_be_private(path, module)
