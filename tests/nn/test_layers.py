@@ -172,3 +172,36 @@ def test_every_layer_is_called_as_pytorchs_is():
     for plain, kind in layers.items():
         own = [name for name in inspect.signature(kind.forward).parameters if name != "task"]
         assert own == list(inspect.signature(plain.forward).parameters), kind
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(6, 4), (5, 6)),
+        (nn.Conv1d(6, 4, 1), (5, 6, 3)),
+        (nn.LayerNorm(6), (5, 6)),
+        (nn.GroupNorm(2, 6), (5, 6)),
+        (nn.BatchNorm1d(6), (5, 6)),
+        (nn.InstanceNorm1d(6, affine=True), (5, 6, 3)),
+        (nn.PReLU(), (5, 6)),
+        (nn.GRU(6, 4, batch_first=True), (5, 3, 6)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_layers_are_called_by_keyword_as_plain_ones_are(layer, shape):
+    class Calls(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.layer = nn.Linear(shape[-1], shape[-1]), layer
+
+        def forward(self, x):
+            y = self.layer(input=self.first(input=x))
+            return y[0] if isinstance(y, tuple) else y
+
+    torch.manual_seed(0)
+    model, x = sp.superpose(Calls(), tasks=3).eval(), torch.randn(shape)
+    tasks = [0, 1, 2, 1, 0]
+    for way in ("grouped", "direct"):
+        model.mixed = way
+        each = [model(x[[row]], task=task) for row, task in enumerate(tasks)]
+        torch.testing.assert_close(model(x, task=tasks), torch.cat(each))

@@ -40,16 +40,16 @@ class Linear(Layer):
         x = inputs[0] if inputs else next(iter(options.values()))
         return [Met(slice(None), x.reshape(1, -1, x.shape[-1]))]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         own, rows = self.own()
         if rows is not None:
-            return self.by_row(own, rows, x)
-        if own.contexts and not (self.has_base and self._weight_is_cheaper(x)):
-            y = self.equation(own, x)
+            return self.by_row(own, rows, input)
+        if own.contexts and not (self.has_base and self._weight_is_cheaper(input)):
+            y = self.equation(own, input)
         else:  # closed, private as a whole, or many rows: the plain product with the weight read
-            y = super(Layer, self).forward(x)
+            y = super(Layer, self).forward(input)
         if self.training and self.acts.note:
-            self.note(own, x)
+            self.note(own, input)
         return y
 
     def equation(self, own: LayerView, x: Tensor) -> Tensor:
@@ -129,6 +129,9 @@ class TransposedLinear(Linear):
     @classmethod
     def layouts(cls, module: nn.Module, options: Options) -> dict[str, Layout]:
         return {"weight": Along(-2)}
+
+    def forward(self, x: Tensor) -> Tensor:  # as `transformers` calls it
+        return super().forward(x)
 
 
 class Projection(Linear):

@@ -42,10 +42,10 @@ class LayerNorm(Norm):
     normalized_shape: tuple[int, ...]
     eps: float
 
-    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
-        dim = self.rows_in(x, rows, len(self.normalized_shape))
-        y = F.layer_norm(x, self.normalized_shape, None, None, self.eps)
-        return self.scaled(own, y, dim, channels=False).to(x.dtype)
+    def by_row(self, own: LayerView, rows: Tensor, input: Tensor) -> Tensor:
+        dim = self.rows_in(input, rows, len(self.normalized_shape))
+        y = F.layer_norm(input, self.normalized_shape, None, None, self.eps)
+        return self.scaled(own, y, dim, channels=False).to(input.dtype)
 
 
 class RMSNorm(Norm):
@@ -72,10 +72,10 @@ class GroupNorm(ChannelNorm):
     num_groups: int
     eps: float
 
-    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
-        self.check_rows(x, rows)
-        y = F.group_norm(x, self.num_groups, None, None, self.eps)
-        return self.scaled(own, y, 0, channels=True).to(x.dtype)
+    def by_row(self, own: LayerView, rows: Tensor, input: Tensor) -> Tensor:
+        self.check_rows(input, rows)
+        y = F.group_norm(input, self.num_groups, None, None, self.eps)
+        return self.scaled(own, y, 0, channels=True).to(input.dtype)
 
 
 class BatchNorm(ChannelNorm):
@@ -88,10 +88,10 @@ class BatchNorm(ChannelNorm):
     def runs_by_task(self) -> bool:
         return self.training or self._buffers["running_mean"] is None
 
-    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
-        self._check_input_dim(x)
-        self.check_rows(x, rows)
-        return self.standardised(own, x)
+    def by_row(self, own: LayerView, rows: Tensor, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        self.check_rows(input, rows)
+        return self.standardised(own, input)
 
     def standardised(self, own: LayerView, x: Tensor) -> Tensor:
         """x by the running statistics of each row's task."""
@@ -119,25 +119,26 @@ class InstanceNorm(BatchNorm):
     def runs_by_task(self) -> bool:
         return self.training and self._buffers["running_mean"] is not None
 
-    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
-        self._check_input_dim(x)
-        self.check_rows(x, rows)
+    def by_row(self, own: LayerView, rows: Tensor, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        self.check_rows(input, rows)
         if self._buffers["running_mean"] is not None:
-            return self.standardised(own, x)
-        return self.scaled(own, F.instance_norm(x, eps=self.eps), 0, channels=True).to(x.dtype)
+            return self.standardised(own, input)
+        return self.scaled(own, F.instance_norm(input, eps=self.eps), 0, channels=True).to(input.dtype)
 
 
 class SpreadNorm(Norm):
     """Norms of `transformers`, y = weight · f(x), which take a weight for each row."""
 
-    def by_row(self, own: LayerView, rows: Tensor, x: Tensor, *others: Any) -> Tensor:
+    def by_row(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Tensor:
+        x = inputs[0] if inputs else next(iter(options.values()))
         dim = self.rows_in(x, rows)
         spread = {
             name: t.view(len(t), *[1] * (x.ndim - 2), -1).movedim(0, dim)
             for name, t in own.tensors.items()
         }
         with viewing(View({self.path: LayerView({}, spread)}), self.home):
-            y: Tensor = super(Layer, self).forward(x, *others)
+            y: Tensor = super(Layer, self).forward(*inputs, **options)
         return y
 
 
@@ -149,8 +150,8 @@ class ComplexNorm(ChannelNorm):
     def runs_by_task(self) -> bool:
         return self.training or self._buffers["running_mean"] is None
 
-    def by_row(self, own: LayerView, rows: Tensor, x: Tensor) -> Tensor:
-        self.check_rows(x, rows)
+    def by_row(self, own: LayerView, rows: Tensor, input: Tensor) -> Tensor:
+        self.check_rows(input, rows)
         names = ("weight", "bias", "running_mean", "running_covariance", "num_batches_tracked")
-        y: Tensor = self.normalise(x, *(own.tensors.get(name, self.stored(name)) for name in names))
+        y: Tensor = self.normalise(input, *(own.tensors.get(name, self.stored(name)) for name in names))
         return y
