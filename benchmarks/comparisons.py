@@ -71,6 +71,7 @@ def _bases(device: torch.device, rounds: int) -> Iterator[Comparison]:
     def step(family: str, options: dict[str, Any]) -> Pair:
         x, y = _batch(device, 128, 784)
         model = sp.superpose(_mlp(), family, tasks=64, **options)
+        model.begin(3)
         beside = _mlp() if "base" in options else sp.superpose(_mlp(), family, tasks=64)
         return training_step(model, x, y, task=3), training_step(
             beside, x, y, **({} if "base" in options else {"task": 3})
@@ -79,8 +80,7 @@ def _bases(device: torch.device, rounds: int) -> Iterator[Comparison]:
     def mixed() -> Pair:
         x, _ = _batch(device, 128, 784)
         model = sp.superpose(_mlp(), "binary", tasks=64, base=True)
-        for task in model.tasks:
-            model.begin(task)
+        model.begin(*model.tasks)
         return forward_pass(model, x, task=torch.arange(128) % 64), forward_pass(_mlp(), x)
 
     for family in ("binary", "hadamard"):

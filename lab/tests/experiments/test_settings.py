@@ -71,8 +71,8 @@ def test_the_convolutions_of_icifar_are_bound_as_it_is_said(conv):
     impulses = torch.zeros(4, 4, 3, 3)  # the answer to an impulse is the kernel, flipped
     impulses[range(4), range(4), 1, 1] = 1
     kernel = model.state_dict()["blocks.0.conv1.weight"].transpose(0, 1).flip(-1, -2)
-    with torch.no_grad():
-        signs = model.blocks[0].conv1(impulses, task=1).sign() * kernel.sign()
+    with torch.no_grad(), model.task(1):
+        signs = model.blocks[0].conv1(impulses).sign() * kernel.sign()
     assert (signs == signs[:, :1, :1, :1]).all() == (conv == "channel"), "one for each channel"
     assert (signs < 0).any()
 
