@@ -92,7 +92,7 @@ def test_a_pass_has_the_mean_that_was_there_when_it_began():
     model = sp.superpose(nn.Linear(4, 2), tasks=2, centre="task")
     x = torch.rand(8, 4)
     first, again = model(x, task=0), model(x, task=0)
-    context = model.contexts["weight"].derive(0)
+    context = model.bound["weight"].context.derive(0)
     own = model.private_tensors(0)
     bound = context.bind_weight(model.stored("weight"))
     torch.testing.assert_close(first, x @ bound.T + own["bias"])
@@ -157,7 +157,7 @@ def test_a_mixed_batch_in_training_moves_the_mean_of_each_task():
 def test_a_map_over_rows_is_refused_in_training():
     model = sp.superpose(mlp(), "hadamard", tasks=3, centre="task")
     x = torch.rand(3, 1, 12)
-    selection = model.selection([0, 1, 2])
+    selection = model.view([0, 1, 2])
     row = selection._replace(row=None)
 
     def one(layers, x):

@@ -262,7 +262,7 @@ def a_closed_task_is_the_base(case, path):
     assert (scrambled(x, task=1) - base).abs().max() > 1e-4
     assert model.begun == [] and scrambled.begun == [1]
     own = {name for name in model.state_dict() if is_private(name)}
-    assert own == {"private_state.begun"}
+    assert own == {"private_state.tasks_begun"}
     model.begin(1, 3)
     own = {name for name in model.state_dict() if is_private(name)} - own
     assert {name[-2:] for name in own} <= {".1", ".3"}
@@ -275,7 +275,7 @@ def the_state_has_the_plain_networks_names(case, path):
     for model in (case.model(), scramble(case.model())):
         state = model.state_dict()
         shapes = {name: t.shape for name, t in state.items() if not is_private(name)}
-        assert "private_state.begun" in state
+        assert "private_state.tasks_begun" in state
         plain = {name: tensor.shape for name, tensor in case.net.state_dict().items()}
         bases = {name for name in shapes if ".bases." in f".{name}"}
         assert {n: s for n, s in shapes.items() if n not in bases} == plain

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import superpose as sp
-from superpose import checkpoint
+from superpose import tensor_file
 from superpose.cli import main
 from superpose.contexts import Binary, Hadamard, Phase
 
@@ -244,18 +244,18 @@ def test_files_keep_patterns(tmp_path):
         assert torch.equal(other(x, task=2), model(x, task=2))
         assert families(other) == families(model)
         assert list(other.superposition.family) == list(wanted)
-        assert other.superposition.conversion == model.superposition.conversion
+        assert other.superposition.options == model.superposition.options
 
 
 def tampered(path, change):
     """The file with another header, whose checksum is right."""
     with safe_open(path, framework="pt") as file:
-        header = json.loads(file.metadata()[checkpoint.HEADER])
+        header = json.loads(file.metadata()[tensor_file.HEADER])
     tensors = load_file(path)
     del header["checksum"]
     change(header["family"])
-    header["checksum"] = checkpoint.checksum(header, tensors)
-    save_file(tensors, path, {checkpoint.HEADER: json.dumps(header)})
+    header["checksum"] = tensor_file.checksum(header, tensors)
+    save_file(tensors, path, {tensor_file.HEADER: json.dumps(header)})
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_file_whose_patterns_were_changed_is_refused(tmp_path, change):
 
 def test_one_family_is_described_as_before(tmp_path):
     sp.save(sp.superpose(made()[0], "binary", tasks=2), tmp_path / "one.safetensors")
-    header, _ = checkpoint.read(tmp_path / "one.safetensors")
+    header, _ = tensor_file.read(tmp_path / "one.safetensors")
     assert header["family"] == {"name": "binary", "learnable": False}
 
 

@@ -84,7 +84,7 @@ def test_parameters_that_are_swapped_for_one_call():
 
 def test_statistics_written_through_a_selection_that_was_kept():
     model = superpose(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), tasks=3)
-    x, held = torch.randn(3, 8), model.selection(0)
+    x, held = torch.randn(3, 8), model.view(0)
     with torch.no_grad():
         model.eval()(x, task=TASKS)
         model.train().run(held, torch.randn(16, 8))

@@ -4,11 +4,10 @@ import copy
 
 import pytest
 import torch
-from superpose.nn.flat import is_fresh
+from superpose.nn.private import is_fresh
 from torch import nn
 
 import superpose as sp
-from superpose.model import private_state
 
 
 class Crossed(nn.Module):
@@ -44,7 +43,7 @@ def test_a_mixed_batch_leaves_declared_tasks_without_memory():
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     model = sp.superpose(net, tasks=50).eval()
     model(torch.randn(4, 4), task=[3, 1, 4, 1])
-    flats = [f for group in private_state(model).groups.values() for f in group.flats().values()]
+    flats = [f for group in model.private_state.groups.values() for f in group.flats().values()]
     assert len(flats) == 150
     assert all(map(is_fresh, flats))
 

@@ -9,11 +9,10 @@ import torch
 from checks import randomise_private, whole_state
 from networks import cnn, mlp
 from safetensors import safe_open
-from superpose.nn.flat import fresh, is_fresh, same
+from superpose.nn.private import fresh, is_fresh, same
 from torch import nn
 
 import superpose as sp
-from superpose.model import private_state
 from superpose.nn.private import is_private
 
 PRIVATE = 16 + 16 + 5  # numbers that a task of the MLP has for itself
@@ -26,7 +25,7 @@ def alike(one, other):
 
 def flats(model):
     """All flat tensors, by group and task."""
-    groups = private_state(model).groups.items()
+    groups = model.private_state.groups.items()
     return {(name, task): flat for name, group in groups for task, flat in group.flats().items()}
 
 
@@ -86,7 +85,7 @@ def test_running_a_task_gives_it_no_memory():
     trained = [flat for (group, _), flat in flats(model).items() if group == "trained"]
     assert all(map(is_fresh, trained))
     assert learned_names(model) == set()
-    assert private_state(model).learned() == []
+    assert model.private_state.learned() == []
 
 
 def test_tensors_grow_with_the_tasks_not_with_tasks_and_layers():
@@ -149,7 +148,7 @@ def test_a_copy_learns_for_itself():
     learn(other, 0, 1, 2)
     assert_same_state(model, copy.deepcopy(model))
     assert all(alike(tensor, before[name]) for name, tensor in whole_state(model).items())
-    assert all(part.layer in set(other.modules()) for part in private_state(other).parts)
+    assert all(part.layer in set(other.modules()) for part in other.private_state.parts)
 
 
 def test_shared_memory_is_every_tasks():
@@ -293,7 +292,7 @@ def test_a_frozen_network_stays_frozen(tmp_path):
     net[6].requires_grad_(True)
     model = randomise_private(sp.superpose(net, tasks=3))
     assert [own.numel() for own in model.private_parameters(1)] == [4]
-    assert set(private_state(model).groups) == {"frozen", "statistics", "statistics_2", "trained"}
+    assert set(model.private_state.groups) == {"frozen", "statistics", "statistics_2", "trained"}
     sp.save(model, path)
     copies = (sp.load(path, net), copy.deepcopy(model), pickle.loads(pickle.dumps(model)))
     for other in (*copies, model.double().float()):
@@ -336,7 +335,7 @@ def test_numbers_of_several_types(tmp_path):
     loaded = sp.load(path, net)
     assert_same_state(loaded, model)
     assert kept(loaded) == {0, 1, 3}
-    assert private_state(loaded).learned() == [0, 1, 3]
+    assert loaded.private_state.learned() == [0, 1, 3]
     single = copy.deepcopy(model).float()  # its tables are still those of two types
     sp.save(single, path)
     assert_same_state(sp.load(path, MixedTypes().float()), single)

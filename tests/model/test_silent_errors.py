@@ -271,7 +271,7 @@ def test_the_state_of_a_plain_network_is_not_taken_for_superposed_weights():
         for strict in (True, False):
             with pytest.raises(sp.SuperposeError, match="is not that of a superposed model"):
                 model.load_state_dict(net.state_dict(), strict=strict)
-        assert "private_state.begun" in model.state_dict()
+        assert "private_state.tasks_begun" in model.state_dict()
         model.load_state_dict(model.state_dict())
 
 

@@ -35,7 +35,7 @@ def test_one_compiled_graph_serves_all_tasks(family):
     assert counter.frame_count == 2
     torch._dynamo.reset()
     whole = torch.compile(model.run, backend="eager", fullgraph=True)
-    torch.testing.assert_close(whole(model.selection(3), x), model(x, task=3))
+    torch.testing.assert_close(whole(model.view(3), x), model(x, task=3))
 
 
 @every_family
@@ -44,7 +44,7 @@ def test_vmap_over_rows_tasks_and_gradients(family):
     x, tasks = torch.randn(4, 12), torch.tensor([3, 0, 3, 4])
     one = torch.func.vmap(lambda row: model(row[None], task=2)[0])(x)
     torch.testing.assert_close(one, model(x, task=2))
-    rows = torch.func.vmap(lambda s, row: model.run(s, row[None])[0])(model.selection(tasks), x)
+    rows = torch.func.vmap(lambda s, row: model.run(s, row[None])[0])(model.view(tasks), x)
     torch.testing.assert_close(rows, model(x, task=tasks))
     parameters = {n: p.detach() for n, p in model.named_parameters() if "weight" in n}
 

@@ -64,7 +64,7 @@ def test_a_complex_batch_norm_averages_as_its_momentum_says():
         with torch.no_grad():
             model[0].weight.copy_(torch.eye(6))
             model[0].private["bias"].of(1).zero_()
-        context = model.selection(1).layers["0"].contexts["weight"]
+        context = model.view(1).layers["0"].contexts["weight"]
         for batch in batches:
             model(batch, task=1)
         seen = [functional.complex_statistics(context.bind(b), eps=1e-5) for b in batches]

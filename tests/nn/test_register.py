@@ -156,7 +156,7 @@ def test_a_subclass_is_what_its_nearest_base_is():
     x = torch.randn(5, 7)
     for kind, dim in ((Scaled, 7), (Turned, 4)):
         model = sp.superpose(nn.Sequential(kind(7, 4)), tasks=2)
-        assert model[0].contexts["weight"].dim == dim
+        assert model[0].bound["weight"].context.dim == dim
         inputs = x if dim == 7 else x[:, :4]
         torch.testing.assert_close(model(inputs, task=1), sp.unsuperpose(model, 1)(inputs))
 
@@ -248,7 +248,7 @@ def test_a_declaration_is_copied():
     kind, dims = undeclared_product(), {"weight": -2}
     sp.nn.register(kind, dims)
     dims["weight"] = -1
-    assert sp.superpose(nn.Sequential(kind(6, 5)), tasks=2)[0].contexts["weight"].dim == 6
+    assert sp.superpose(nn.Sequential(kind(6, 5)), tasks=2)[0].bound["weight"].context.dim == 6
 
 
 def test_a_layer_of_ones_own_is_what_a_class_becomes():
@@ -282,7 +282,7 @@ def test_a_file_tells_what_has_to_be_declared(tmp_path):
     kind = undeclared_product()
     sp.nn.register(kind, {"weight": -2})
     path = saved(nn.Sequential(kind(6, 6), kind(6, 6)), tmp_path / "many.safetensors")
-    header, _ = sp.checkpoint.read(path)
+    header, _ = tensor_file.read(path)
     assert header["forms"] == [
         {"class": "Product", "input_dims": {"weight": -2}, "layers": ["0", "1"]}
     ]
@@ -309,7 +309,7 @@ def test_a_file_of_a_shared_module_is_not_read_as_bound(tmp_path):
 
 
 def test_files_of_other_layers_record_no_forms(tmp_path):
-    header, _ = sp.checkpoint.read(saved(nn.Linear(4, 4), tmp_path / "many.safetensors"))
+    header, _ = tensor_file.read(saved(nn.Linear(4, 4), tmp_path / "many.safetensors"))
     assert header["forms"] == []
 
 

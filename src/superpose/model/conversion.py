@@ -177,10 +177,10 @@ def build(
     assert isinstance(model, kind)
     model.superposition = Superposition(family, seed, names, options, size([net]), home)
     model.superposition.returned = rows_returned(net, options.batch_dim)
-    held = freeze(model, options, warn=kind is Superposed)  # what is packed does not learn
-    model.superposition.held = held
     if kind is Superposed and options.base:
         _check_statistics(model)
+    held = freeze(model, options, warn=kind is Superposed)  # what is packed does not learn
+    model.superposition.held = held
     model.add_module(STATE, private)
     private.add(names.values() if start else ())
     return model

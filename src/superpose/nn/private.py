@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from superpose.nn.layer import Layer
 
 STATE = "private_state"  # its name in the model
-BEGUN = "begun"  # the marker in a state: the numbers of the tasks that have begun
+BEGUN = "tasks_begun"  # the marker in a state: the numbers of the tasks that have begun
 TRAINED, RANK, FROZEN, STATISTICS, RECOGNITION = (
     "trained",
     "rank",
@@ -265,8 +265,11 @@ class Private(nn.Module):
         """A task's tensors by their names in the plain network: views, which can be written to."""
         found: dict[str, Tensor] = {}
         for flats in self.flats.values():
-            for path, own in flats.split(flats.own[str(task)]).items():
-                found |= {joined(path, name): tensor for name, tensor in own.items()}
+            flat, place = flats.own[str(task)], 0
+            for (path, name, shape), size in zip(flats.places, flats.sizes, strict=True):
+                # one by one: what `split` gives must not be written to where gradients are kept
+                found[joined(path, name)] = flat.narrow(0, place, size).view(shape)
+                place += size
         return found
 
     def each(self, path: str, name: str, tasks: Iterable[int]) -> list[Tensor]:
