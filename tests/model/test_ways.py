@@ -297,3 +297,11 @@ def test_a_network_that_draws_random_numbers_is_not_compared_in_training():
     assert found.right == ["grouped"]
     assert "draws random numbers" in found.why["direct"]
     assert sp.check_mixed(model.eval(), X).right == ["grouped", "direct"]
+
+
+def test_tasks_for_another_number_of_rows_are_told_so_in_both_ways():
+    model = sp.superpose(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), tasks=3)
+    for way in ("direct", "grouped"):
+        model.mixed = way
+        with pytest.raises(sp.SuperposeError, match=r"there are 3 tasks.*\(4, 4, 8\)"):
+            model(X, task=[0, 1, 2])

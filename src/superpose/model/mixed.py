@@ -31,7 +31,12 @@ def run_mixed(model: Superposed, each: list[int], way: str, inputs: Any, options
         each
     )  # all are the base, to the last bit
     alike = closed or len(set(each)) == 1
-    y = model.run(model.view_of(each[0] if alike else each), *inputs, **options)
+    view = model.view_of(each[0] if alike else each)
+    try:
+        y = model.run(view, *inputs, **options)
+    except SuperposeError:
+        Batch.of(model, len(each), (inputs, options))  # which tells if the rows are of another number
+        raise
     rows_first = y.__class__ is Tensor and y.ndim and y.shape[0] == len(each)
     if rows_first and model.superposition.returned == 0:
         return y

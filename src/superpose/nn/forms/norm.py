@@ -93,24 +93,18 @@ class BatchNorm(ChannelNorm):
         self.check_rows(input, rows)
         return self.standardised(own, input)
 
-    def standardised(self, own: LayerView, x: Tensor) -> Tensor:
-        """x by the running statistics of each row's task."""
-        mean, variance, weight, bias = (
+    def standardised(self, own: LayerView, input: Tensor) -> Tensor:
+        """The input by the running statistics of each row's task: rows · channels as channels."""
+        every = (
             own.tensors.get(name, kept.get(name))
             for name, kept in (
                 ("running_mean", self._buffers), ("running_var", self._buffers),
                 ("weight", self._parameters), ("bias", self._parameters),
             )
         )  # fmt: skip
-        assert mean is not None
-        assert variance is not None
-        scale = (variance + self.eps).rsqrt()
-        scale = scale if weight is None else scale * weight
-        shift = -mean * scale if bias is None else bias - mean * scale
-        tail = [1] * (x.ndim - 2)
-        return torch.addcmul(
-            shift.view(*shift.shape, *tail), x, scale.view(*scale.shape, *tail)
-        ).to(x.dtype)
+        by_channel = (None if t is None else t.expand(input.shape[:2]).reshape(-1) for t in every)
+        folded = input.reshape(1, -1, *input.shape[2:])
+        return F.batch_norm(folded, *by_channel, eps=self.eps).view(input.shape)
 
 
 class InstanceNorm(BatchNorm):
