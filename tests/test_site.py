@@ -115,7 +115,7 @@ def test_the_site(tmp_path):
 
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
     described = {name for kind, names in inventory.data.items() if "py:" in kind for name in names}
-    for module in (*(f"superpose{end}" for end in MODULES), "superpose_lab.data"):
+    for module in (*(f"superpose{end}" for end in MODULES), "superpose_lab.networks"):
         for name in importlib.import_module(module).__all__:
             full = f"{module}.{name}"
             assert ELSEWHERE.get(full, full) in described, f"{full} is not in the reference"

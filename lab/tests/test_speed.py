@@ -5,16 +5,17 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
-import comparisons
-import many_tasks
 import pytest
-import speed
-import timing
 import torch
-from many_tasks import ManyTasks
+from scripts import loaded
 
 import superpose as sp
 from superpose_lab.networks import MLP, ResNet18
+
+speed, comparisons, many_tasks, timing = map(
+    loaded, ("speed", "comparisons", "many_tasks", "timing")
+)
+ManyTasks = many_tasks.ManyTasks
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 from superpose import SuperposeError
 from superpose_lab.experiments.fine_tunes import FineTunes
 from superpose_lab.experiments.labels import command, run_name
+from superpose_lab.experiments.recognition.protocol import without_defaults
 from superpose_lab.experiments.settings import EXPERIMENTS, Settings, spelled
 from superpose_lab.files import parsed, read_json
 from superpose_lab.results import Line, Results
@@ -100,10 +101,7 @@ def _measures(path: Path) -> tuple[str, Line] | None:
     except ValueError:  # another file
         return None
     if {"protocol", "command"} <= contents.keys():
-        protocol, made = contents.pop("protocol"), contents.pop("command")
-        kept = protocol.get("options", {}).get("recognise")
-        if kept is not None:
-            protocol["options"]["recognise"] = {name: v for name, v in kept.items() if v}
+        protocol, made = without_defaults(contents.pop("protocol")), contents.pop("command")
         line = {"name": path.stem, "seed": 0, "command": made, "protocol": protocol}
         return RECOGNITION, line | {"measures": compact(contents)}
     if {"about", "mean_all", "lr"} <= contents.keys():
@@ -114,7 +112,11 @@ def _measures(path: Path) -> tuple[str, Line] | None:
 
 
 def compact(result: dict[str, Any]) -> dict[str, Any]:
-    """Round, and list the accuracies after each task as (task, accuracy) pairs."""
+    """Round, and list the accuracies after each task as (task, accuracy) pairs.
+
+    >>> compact({"matrix": [[0.0, None], [0.5, 0.1234567]]})
+    {'matrix': [[[0, 0.0]], [[0, 0.5], [1, 0.123457]]]}
+    """
     result = rounded(result, DIGITS)
     if "loss" in result and isinstance(result["loss"], list):
         result["loss"] = rounded(result["loss"], LOSS_DIGITS)

@@ -141,6 +141,7 @@ def test_what_was_not_run_is_said_and_not_drawn(place: Place) -> None:
     assert not place.picture("fig-icifar").exists()
     text = page.page(place, place.out.parent / "docs")
     assert "Status: not run yet. Made by `superpose-lab reproduce fig-icifar" in text
+    assert "fig-icifar.svg" not in text
     assert "their accuracies mean nothing" in text
 
 

@@ -12,7 +12,11 @@ from superpose.learning import Display
 from superpose_lab.collect import RECOGNITION, collect
 from superpose_lab.experiments.jobs import Job, side_by_side
 from superpose_lab.experiments.labels import Wanted, run_name
-from superpose_lab.experiments.recognition.protocol import Learner, RecognitionProtocol
+from superpose_lab.experiments.recognition.protocol import (
+    Learner,
+    RecognitionProtocol,
+    without_defaults,
+)
 from superpose_lab.experiments.settings import Settings
 from superpose_lab.figures import Scale
 from superpose_lab.figures.catalogue import FIGURES
@@ -80,13 +84,15 @@ class Measuring:
 
         The run's `config.json` does not record all options of `superpose`.
         """
-        noted, wanted = run / "protocol.json", self.protocol.learned()
+        path, wanted = run / "protocol.json", self.protocol.learned()
         if not (run / "config.json").exists():
-            write_json(noted, wanted)
-        elif noted.exists() and (other := _difference(read_json(noted), wanted)) is not None:
-            raise SuperposeError(
-                f"{run} was learned with {other}: move it away, or choose another --runs"
-            )
+            write_json(path, wanted)
+        elif path.exists():
+            other = _difference(without_defaults(read_json(path)), wanted)
+            if other is not None:
+                raise SuperposeError(
+                    f"{run} was learned with {other}: move it away, or choose another --runs"
+                )
 
 
 def _difference(was: dict[str, Any], now: dict[str, Any]) -> str | None:

@@ -71,12 +71,8 @@ class RecognitionProtocol(ABC):
 
     def declared(self) -> Measures:
         """All fields, as JSON has them; of statistics those that are set."""
-        fields = asdict(self)
-        kept = fields.get("options", {}).get("recognise")
-        if kept is not None:
-            fields["options"]["recognise"] = {name: v for name, v in kept.items() if v}
-        declared: Measures = json.loads(json.dumps(fields))
-        return declared
+        declared: Measures = json.loads(json.dumps(asdict(self)))
+        return without_defaults(declared)
 
     def learned(self) -> Measures:
         """The fields that decide what is learned."""
@@ -92,6 +88,15 @@ class RecognitionProtocol(ABC):
             if name != "evidence" and recorded.get(name, value) != value:
                 return f"{name}={recorded[name]!r}, not {value!r}"
         return None
+
+
+def without_defaults(declared: Measures) -> Measures:
+    """A declaration whose statistics have only the fields that are set."""
+    kept = declared.get("options", {}).get("recognise")
+    if kept is None:
+        return declared
+    options = declared["options"] | {"recognise": {name: v for name, v in kept.items() if v}}
+    return declared | {"options": options}
 
 
 def options_in_words(options: Mapping[str, Any]) -> str:
