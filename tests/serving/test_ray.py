@@ -19,6 +19,11 @@ from superpose.serving import ray_deployment
 
 TASKS = ["cats", "dogs", "a/b c"]
 TOKEN = {"authorization": "Bearer hello"}
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT / "src"),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # 5 are too few on a busy machine
+}
 
 
 def test_ray_is_an_extra(monkeypatch):
@@ -50,7 +55,7 @@ def replicas(tmp_path):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "RAY_USAGE_STATS_ENABLED": "0"},
+        env={**os.environ, **ENVIRONMENT},
     )
     try:
         deployed(app)
@@ -100,7 +105,7 @@ def test_two_replicas(replicas):
     try:
         killed = alive(replicas.folder)[0]
         os.kill(killed, signal.SIGKILL)
-        until(lambda: len({*alive(replicas.folder)} - {killed}) == 2)  # Ray started another one
+        until(lambda: len({*alive(replicas.folder)} - {killed}) == 2, 300)  # Ray started another
         lost = sum(status != 200 for status in statuses)
         assert lost <= 2  # what the killed replica had begun
 
