@@ -36,7 +36,7 @@ clients: $(READY)
 ray: $(READY)
 	$(PYTHON) -m venv .clients/ray
 	.clients/ray/bin/pip install --quiet -c constraints.txt torch
-	.clients/ray/bin/pip install --quiet -c constraints.txt -e ".[ray]" -e lab
+	.clients/ray/bin/pip install --quiet -c constraints.txt -e ".[ray]"
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m ray tests/serving
 
 lint: $(READY)

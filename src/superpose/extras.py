@@ -7,7 +7,6 @@ from superpose.errors import SuperposeError
 
 EXTRAS = {
     "serve": {
-        "starlette": "starlette",
         "uvicorn": "uvicorn",
         "httptools": "httptools",
         "orjson": "orjson",

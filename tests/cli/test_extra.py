@@ -36,7 +36,7 @@ def test_serving_names_its_extra():
     told = without("serve", "many.safetensors", "--net", "torch.nn:Linear")
     assert (told.returncode, told.stdout) == (1, "")
     assert told.stderr == (
-        "superpose: serve needs starlette, uvicorn, httptools, orjson, uvloop, prometheus-client, "
+        "superpose: serve needs uvicorn, httptools, orjson, uvloop, prometheus-client, "
         'grpcio, protobuf (not installed): pip install "superpose[serve]"\n'
     )
 

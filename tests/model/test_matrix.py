@@ -354,7 +354,7 @@ def cases():
 
 
 @pytest.mark.filterwarnings("ignore:.*(shared by all tasks|tensors that all tasks share|is new)")
-@pytest.mark.parametrize(("name", "option"), cases())
+@pytest.mark.parametrize(("name", "option"), list(cases()))
 def test_laws(name, option, tmp_path):
     case = Case(name, option)
     try:

@@ -46,8 +46,8 @@ class Guard:
         guard.after_backward()                          # before the optimiser's step
         optimiser.step()
         guard.after_step()                              # when the weights have moved
-    guard.end(task, batches)                            # when a task has been learned
 
+    and `guard.end(task, batches)` when a task has been learned.
     `Projection`, `EWC` and `OnlineEWC` need `after_backward` and `end`; `SI` also `after_step`;
     `Replay` needs `rows` alone, and `Doubt` `penalty` alone. The model may be any network, and
     `DistributedDataParallel` around it is looked through.
