@@ -12,8 +12,10 @@ from torch import nn
 
 import superpose as sp
 from superpose import tensor_file
-from superpose.cli import main
 from superpose.contexts import Binary, Hadamard, Phase
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(stays? shared by all tasks|tensors that all tasks)")  # the table
 
 
 class Block(nn.Module):
@@ -43,8 +45,8 @@ def made():
 
 
 def families(model):
-    layers = [m for m in model.modules() if isinstance(m, sp.nn.Layer) and m.contexts]
-    return {layer.path: layer.contexts["weight"].family for layer in layers}
+    layers = [layer for layer in model.superposed_layers if layer.bound]
+    return {layer.path: layer.bound["weight"].context.family for layer in layers}
 
 
 BOUND = [
@@ -142,7 +144,6 @@ def test_the_summary_of_a_deep_network_lists_some_ten_names():
     assert len(summary.superposed) == 25
     assert "superposed: encoder.0.stem.weight, " in told
     assert " … and 15 more\n" in told
-    assert "encoder.0.stem.weight_down" in summary.private
     assert not re.search("_(begun|seen|down|up|mean|input)", told)
     own = "a mean of inputs for 25 weights, statistics of inputs for 1 weight"
     assert f"each task also has: {own}\n" in told
@@ -283,26 +284,6 @@ def test_one_family_is_described_as_before(tmp_path):
     assert header["family"] == {"name": "binary", "learnable": False}
 
 
-def test_models_are_packed_with_families_by_pattern(tmp_path, capsys):
-    nets = {name: nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)) for name in "ab"}
-    rows = {name: torch.randn(60, 3) @ torch.randn(3, 16) for name in nets}
-    wanted = {"0": "hadamard", "*": "binary"}
-    packed = sp.pack(nets, wanted, calibration=rows)
-    assert list(families(packed).values()) == [Hadamard(), Binary()]
-    found = sp.crosstalk(packed, nets, rows)
-    assert len(found.layers) == 2
-    assert max(found.outputs.values()) < 0.1
-    sp.save(packed, tmp_path / "many.safetensors")
-    main(["inspect", str(tmp_path / "many.safetensors")])
-    assert "solve, 0: hadamard, *: binary contexts" in capsys.readouterr().out
-    some = sp.pack(nets, method="sum", private_layers=["[2]"])
-    assert some.summary().superposed == ["0.weight"]
-    with pytest.raises(sp.SuperposeError, match="makes networks complex-valued"):
-        sp.pack(nets, {"*": "complex"}, calibration=rows)
-    with pytest.raises(sp.SuperposeError, match="leave learnable out"):
-        sp.pack(nets, {"0": "binary", "*": Phase(learnable=True)}, calibration=rows)
-
-
 @pytest.mark.parametrize(
     ("skip", "private_layers", "named"),
     [
@@ -313,12 +294,11 @@ def test_models_are_packed_with_families_by_pattern(tmp_path, capsys):
         (["encoder.1"], ["encoder.1.table"], "encoder.1.table"),
     ],
 )
-@pytest.mark.parametrize("storing", [False, True], ids=["superpose", "pack"])
-def test_a_layer_that_is_skipped_and_private_is_refused(skip, private_layers, named, storing):
+def test_a_layer_that_is_skipped_and_private_is_refused(skip, private_layers, named):
     options = {"skip": skip, "private_layers": private_layers}
     net = made()[0]
     with pytest.raises(sp.SuperposeError, match=f"layer '{re.escape(named)}' is in skip"):
-        sp.pack({"a": net}, **options) if storing else sp.superpose(net, tasks=2, **options)
+        sp.superpose(net, tasks=2, **options)
 
 
 def test_a_layer_beside_a_skipped_one_may_be_private():

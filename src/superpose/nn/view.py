@@ -90,7 +90,22 @@ def same_task() -> tuple[AbstractContextManager[None], AbstractContextManager[No
     >>> checkpoint(torch.sin, torch.ones(1), use_reentrant=False, context_fn=same_task)
     tensor([0.8415])
     """
-    return nullcontext(), viewing(active.view, active.home, again=True)
+    return nullcontext(), _Again(active.view, active.home)
+
+
+class _Again:
+    """The same view as before, whenever a gradient goes through once more."""
+
+    def __init__(self, view: View | None, home: Home | None) -> None:
+        self.view, self.home = view, home
+        self.entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        self.entered.append(viewing(self.view, self.home, again=True))
+        self.entered[-1].__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.entered.pop().__exit__(*error)
 
 
 def no_task(path: str) -> SuperposeError:
