@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from learning.problems import make_net, make_stream
 
 import superpose as sp
 from superpose.learning.replicas import Replicas
+from superpose.learning.run_directory import RunDirectory
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LEARN = """
@@ -61,3 +63,12 @@ def test_shares_cover_the_batch():
     assert Replicas(1, 4).share("a", x)[0] == "a"
     with pytest.raises(sp.SuperposeError, match="3 processes cannot share a batch of 8 rows"):
         Replicas(0, 3).share(None, x, y)
+
+
+def test_processes_agree_before_a_test_and_before_a_save(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(Replicas, "agree", lambda self, model: calls.append("agree"))
+    monkeypatch.setattr(RunDirectory, "save", lambda self, state, timings: calls.append("save"))
+    options = {"out": tmp_path, "save_every": 0.0, "display": sp.learning.Quiet()}
+    sp.learning.train(make_net(), make_stream(tasks=1, period=2), **options)
+    assert calls == ["agree", "save", "agree", "agree", "save", "save"]

@@ -57,8 +57,9 @@ class Guard:
     """Names of the attributes that `describe` tells."""
 
     def __init__(self, model: nn.Module) -> None:
-        wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
-        self.model: nn.Module = model.module if wrapped else model
+        inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+        assert isinstance(inner, nn.Module)
+        self.model: nn.Module = inner
 
     pace: float = 1.0
     """What the learning rate of all that tasks share is multiplied with."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,33 +23,6 @@ class Batch(NamedTuple):
     y: Tensor
     task: int
     context: int
-
-
-class Periodic(ABC):
-    """Tasks one after another, `period` steps each, in a context each."""
-
-    period: int
-
-    @property
-    @abstractmethod
-    def tasks(self) -> int:
-        """How many tasks there are."""
-
-    @property
-    def contexts(self) -> int:
-        """As many as tasks."""
-        return self.tasks
-
-    def __len__(self) -> int:
-        return self.period * self.tasks
-
-    def task_at(self, step: int) -> int:
-        """Count the periods before the step."""
-        return step // self.period
-
-    def context_at(self, step: int) -> int:
-        """The same as the task."""
-        return self.task_at(step)
 
 
 class Stream(Protocol):
@@ -177,7 +149,7 @@ def logits_of(model: nn.Module, x: Tensor, task: Any = None) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class TensorStream(Periodic):
+class TensorStream:
     """One task after the other, `period` steps each, from (x, y, test_x, test_y) of every task.
 
     Each task's rows are dealt in a new order every epoch; rows that do not fill the epoch's last
@@ -215,6 +187,18 @@ class TensorStream(Periodic):
     def tasks(self) -> int:
         """One for each entry of `data`."""
         return len(self.data)
+
+    @property
+    def contexts(self) -> int:
+        """As many as tasks."""
+        return self.tasks
+
+    def __len__(self) -> int:
+        return self.period * self.tasks
+
+    def task_at(self, step: int) -> int:
+        """The task of a step."""
+        return step // self.period
 
     def batch(self, step: int) -> Batch:
         """Make the batch of a step."""
