@@ -10,9 +10,9 @@ from torch import Tensor
 
 from superpose.errors import SuperposeError
 from superpose.model.model import Superposed
-from superpose.nn.private import WRITTEN, Flats
+from superpose.nn.private import WRITTEN, is_fresh
 
-COUNTS = ("num_batches_tracked", "_seen", "_input_rows")  # endings of the names of counts
+BATCHES, SEEN, ROWS = "num_batches_tracked", "_seen", "_input_rows"  # names of counts, or endings
 
 
 @torch.no_grad()
@@ -30,53 +30,52 @@ def agree(model: Any) -> None:
         raise SuperposeError(f"{type(model).__name__} is not superposed: superpose() it first")
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    begun: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(begun, sorted(model.private_state.begun))
-    model.private_state.begun.update(task for own in begun for task in own)
     written = [f for f in model.private_state.flats.values() if f.kind in WRITTEN]
-    counts = {task: _counts(written, task) for task in (written[0].own if written else ())}
-    before = model.__dict__.setdefault("_agreed", {})
-    for task, now in counts.items():
-        new = {path: count - before.get((task, path), 0.0) for path, count in now.items()}
+    seen = {task for flats in written for task, flat in flats.own.items() if not is_fresh(flat)}
+    each: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(each, (sorted(model.private_state.begun), sorted(seen)))
+    model.private_state.begun.update(task for begun, _ in each for task in begun)
+    for task in sorted({task for _, tasks in each for task in tasks}):
+        now: dict[str, dict[str, Tensor]] = {}
+        before: dict[str, dict[str, Tensor]] = {}
         for flats in written:
-            _merge(flats, task, new)
-        after = _counts(written, task)
-        before.update({(task, path): count for path, count in after.items()})
+            last = flats.agreed.get(task, flats.start)
+            for path, own in flats.split(flats.own[task]).items():
+                now.setdefault(path, {}).update(own)
+                before.setdefault(path, {}).update(flats.split(last)[path])
+        for path, own in now.items():
+            _merge(own, before[path])
+        for flats in written:
+            flats.agreed[task] = flats.own[task].clone()
 
 
-def _counts(written: list[Flats], task: str) -> dict[str, float]:
-    """How much each layer has seen of a task."""
-    found: dict[str, float] = {}
-    for flats in written:
-        for path, own in flats.split(flats.own[task]).items():
-            for name, tensor in own.items():
-                if name.endswith(COUNTS):
-                    found[path] = max(found.get(path, 0.0), float(tensor.sum()))
-    return found
-
-
-def _merge(flats: Flats, task: str, new: dict[str, float]) -> None:
-    """The mean over processes, weighted by what each has seen; counts are added."""
-    for path, own in flats.split(flats.own[task]).items():
-        share = torch.tensor([new.get(path, 0.0)], dtype=torch.float64)
-        total = share.clone()
-        dist.all_reduce(total)
-        if not total:
+def _merge(own: dict[str, Tensor], before: dict[str, Tensor]) -> None:
+    """Merge what one layer keeps of a task, by what each process has seen since they agreed."""
+    merged = {}
+    for name, tensor in own.items():
+        count = _count_of(name, own)
+        if count == name:
+            merged[name] = before[name].double() + _summed(tensor.double() - before[name].double())
             continue
-        for name, tensor in own.items():
-            if name.endswith(COUNTS):
-                tensor.copy_(
-                    _summed(tensor.double() - _common(tensor, share)) + _common(tensor, share)
-                )
-            else:
-                tensor.copy_(_summed(tensor.double() * float(share / total)))
+        share = float(not torch.equal(tensor, before[name]))
+        if count is not None:
+            share = float((own[count].double() - before[count].double()).sum())
+        total = float(_summed(torch.tensor([share], dtype=torch.float64)))
+        if total:
+            merged[name] = _summed(tensor.double() * (share / total))
+    for name, tensor in merged.items():
+        own[name].copy_(tensor)
 
 
-def _common(count: Tensor, share: Tensor) -> Tensor:
-    """Of a count, what all processes had when they last agreed."""
-    if not count.numel() or not float(count.sum()):
-        return count.double()
-    return count.double() * (1 - float(share) / float(count.sum()))
+def _count_of(name: str, own: dict[str, Tensor]) -> str | None:
+    """The tensor that counts what another is made of; itself, if it is a count."""
+    weight = name.partition("_input_")[0]
+    if weight != name:
+        return weight + ROWS
+    weight = name.removesuffix("_mean").removesuffix(SEEN)
+    if weight + SEEN in own:
+        return weight + SEEN
+    return BATCHES if BATCHES in own else None
 
 
 def _summed(tensor: Tensor) -> Tensor:

@@ -35,7 +35,9 @@ def run_mixed(model: Superposed, each: list[int], way: str, inputs: Any, options
     try:
         y = model.run(view, *inputs, **options)
     except SuperposeError:
-        Batch.of(model, len(each), (inputs, options))  # which tells if the rows are of another number
+        Batch.of(
+            model, len(each), (inputs, options)
+        )  # which tells if the rows are of another number
         raise
     rows_first = y.__class__ is Tensor and y.ndim and y.shape[0] == len(each)
     if rows_first and model.superposition.returned == 0:

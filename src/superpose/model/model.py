@@ -329,6 +329,11 @@ class Superposed(nn.Module):
     def _view_of(self, task: int | None) -> View:
         """The view of a task; of None, of a task that is closed."""
         private, found = self.private_state, {}
+        if task is None and self.training:
+            raise SuperposeError(
+                "the base, and a task that has not begun, are run in evaluation mode, or their "
+                "statistics would move: call model.eval() first, or model.begin(task)"
+            )
         tensors = private.starts() if task is None else private.tensors(task)
         for layer in self.superposed_layers:
             own, contexts = tensors.get(layer.path, {}), {}

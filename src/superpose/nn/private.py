@@ -64,6 +64,7 @@ class Flats(nn.Module):
         self.places = [(slot.path, slot.name, slot.start.shape) for slot in slots]
         self.sizes = [slot.start.numel() for slot in slots]
         self.start = torch.cat([slot.start.detach().reshape(-1) for slot in slots])
+        self.agreed: dict[str, Tensor] = {}  # statistics as processes last agreed on them
 
     @property
     def own(self) -> dict[str, Any]:
@@ -167,6 +168,8 @@ class Flats(nn.Module):
             if task in given or not is_fresh(flat):
                 with torch.no_grad():
                     flat.copy_(value)
+            if task in given and self.kind in WRITTEN:
+                self.agreed[task] = value.clone()
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles have no copy of what shares the start's memory."""

@@ -118,7 +118,9 @@ class InstanceNorm(BatchNorm):
         self.check_rows(input, rows)
         if self._buffers["running_mean"] is not None:
             return self.standardised(own, input)
-        return self.scaled(own, F.instance_norm(input, eps=self.eps), 0, channels=True).to(input.dtype)
+        return self.scaled(own, F.instance_norm(input, eps=self.eps), 0, channels=True).to(
+            input.dtype
+        )
 
 
 class SpreadNorm(Norm):
@@ -147,5 +149,7 @@ class ComplexNorm(ChannelNorm):
     def by_row(self, own: LayerView, rows: Tensor, input: Tensor) -> Tensor:
         self.check_rows(input, rows)
         names = ("weight", "bias", "running_mean", "running_covariance", "num_batches_tracked")
-        y: Tensor = self.normalise(input, *(own.tensors.get(name, self.stored(name)) for name in names))
+        y: Tensor = self.normalise(
+            input, *(own.tensors.get(name, self.stored(name)) for name in names)
+        )
         return y
