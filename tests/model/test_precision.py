@@ -99,7 +99,9 @@ def test_fine_tuning_in_bfloat16(options, way):
             return one(*inputs, **task)
 
     for task in range(2):
-        assert torch.equal(run(model, x, task=task), run(net, x))
+        assert torch.equal(run(model.eval(), x, task=task), run(net, x))
+        model.begin(task)
+        model.train()
         for _ in range(40):
             loss = nn.functional.cross_entropy(run(model, x, task=task).float(), y[task])
             optimiser.zero_grad()
@@ -131,6 +133,7 @@ def test_a_mixed_batch_of_tasks_that_have_learned_nothing_is_the_base_to_the_las
     make, shape = makes[name]
     net, x = make().to(dtype).eval(), torch.randn(6, *shape).to(dtype)
     model = sp.superpose(net, tasks=4, base=True).eval()
+    model.begin(3)
     (model(x, task=3).float() - 1).square().mean().backward()
     torch.optim.SGD(model.parameters(), 0.1).step()
     with torch.no_grad():
@@ -140,45 +143,5 @@ def test_a_mixed_batch_of_tasks_that_have_learned_nothing_is_the_base_to_the_las
     slack = 10 * torch.finfo(dtype).eps * net(x).abs().max().item() + 1e-6
     torch.testing.assert_close(rows[[0, 2]], net(x)[[0, 2]], rtol=0, atol=slack)
     torch.testing.assert_close(rows[[1, 4]], model(x, task=3)[[1, 4]], rtol=0, atol=2 * slack)
-    assert model.mixed == "auto"
-    assert {way.name for way in model.superposition.ways.values()} == {"direct"}
 
 
-class Read(nn.Module):
-    """A network that cannot be run directly, as it reads a weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.second(nn.functional.linear(x, self.first.weight, self.first.bias).relu())
-
-
-def test_the_way_of_another_precision_is_found_out_by_itself():
-    """Under `vmap` autocast does not act: what is mapped else would be float32."""
-    model, x, tasks = sp.superpose(Read(), tasks=3), torch.randn(4, 6), [0, 1, 2, 1]
-    model(x, task=tasks)
-    with torch.autocast("cpu", torch.bfloat16):
-        rows = torch.cat([model(x[i : i + 1], task=task) for i, task in enumerate(tasks)])
-        found = model(x, task=tasks)
-    assert found.dtype == rows.dtype == torch.bfloat16
-    torch.testing.assert_close(found, rows)
-    assert [way.name for way in model.superposition.ways.values()] == ["mapped", "grouped"]
-    words = sp.superpose(nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 3)), tasks=3, skip=["0"])
-    for number in (1, 2):  # what it is given tells nothing of its type
-        words(torch.arange(4), task=tasks)
-        assert len(words.superposition.ways) == number
-        words.bfloat16()
-
-
-def test_a_task_whose_statistics_moved_is_not_taken_for_the_others():
-    """A pass in training moves the statistics of a norm, and does not begin its task."""
-    net, x = cnn(), torch.randn(4, 3, 6, 6)
-    model = sp.superpose(net, tasks=3, base=True)
-    with torch.no_grad():
-        model.train()(3 * x + 2, task=0)
-        model.eval()
-        rows = model(x, task=[0, 1, 2, 0])
-        torch.testing.assert_close(rows, rows_one_by_one(model, [0, 1, 2, 0], x))
-        assert (rows - model(x, task=1)).abs().amax(1)[[0, 3]].min() > 1e-2

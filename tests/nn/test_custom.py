@@ -28,42 +28,6 @@ from torch import nn
 
 import superpose as sp
 
-custom = pytest.mark.parametrize("name", CUSTOM)
-
-
-def made(name):
-    torch.manual_seed(0)
-    net, shape = CUSTOM[name]()
-    return net.eval(), torch.randn(5, *shape)
-
-
-@custom
-def test_identity_is_the_plain_network_bit_for_bit(name):
-    assert_plain_bit_for_bit(*made(name))
-
-
-@custom
-@real_family
-def test_the_own_forward_runs_on_what_the_task_reads_out(name, family):
-    net, x = made(name)
-    model = randomise_private(sp.superpose(net, family, tasks=4)).eval()
-    y = model(x, task=1)
-    torch.testing.assert_close(sp.unsuperpose(model, 1)(x), y)
-    assert type(sp.unsuperpose(model)[0]) is type(net[0])
-    assert (y - model(x, task=2)).abs().max() > 1e-2
-    mixed = model(x, task=TASKS)
-    torch.testing.assert_close(mixed, rows_one_by_one(model, TASKS, x))
-    mixed.sum().backward()
-
-
-@custom
-def test_customised_layers_are_copied_pickled_and_saved(name, tmp_path):
-    net, x = made(name)
-    model = randomise_private(sp.superpose(net, tasks=4)).eval()
-    expected = model(x, task=TASKS)
-    for other in copies(model, net, tmp_path / "model.safetensors"):
-        assert torch.equal(other(x, task=TASKS), expected)
-
 
 def test_what_a_customised_layer_adds_is_private_but_not_its_constants():
     model = sp.superpose(nn.Sequential(Standardised(4, 6, 3), nn.Flatten(), Masked(54, 3)), tasks=2)
@@ -86,19 +50,6 @@ def test_a_layer_that_writes_into_its_weight_leaves_the_others_weights_alone():
     torch.testing.assert_close(products, products.tril())
     assert products.diagonal().abs().min() > 0
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_statistics_of_a_customised_norm_are_the_tasks_own():
-    model, x = (
-        sp.superpose(nn.Sequential(nn.Conv2d(4, 6, 3), NormAct(6)), tasks=4),
-        made("tripled")[1],
-    )
-    model(x, task=1)
-    means = model[1].private["running_mean"]
-    assert means.of(1).abs().max() > 0
-    assert means.of(2).abs().max() == 0
-    with pytest.raises(sp.SuperposeError, match="'1' takes statistics over the rows"):
-        model(x, task=TASKS)
 
 
 def test_statistics_that_are_set_anew_are_the_tasks_own():
@@ -222,32 +173,6 @@ def test_what_looks_up_and_what_reads_its_weights_elsewhere_is_left_alone():
     assert model(torch.zeros(2, 3, dtype=torch.int64), task=1).shape == (2, 1, 2)
 
 
-def test_a_module_that_is_given_no_rows():
-    class Prompt(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.text = nn.Parameter(torch.randn(3, 6))
-
-        def forward(self):
-            return self.text.mean(0)
-
-    sp.nn.register(Prompt, {"text": -1})
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.prompt, self.layer = Prompt(), nn.Linear(6, 2)
-
-        def forward(self, x):
-            return self.layer(x + self.prompt())
-
-    x = torch.randn(5, 6)
-    for model in (sp.superpose(Net(), tasks=4), sp.superpose(Net(), tasks=4, skip=["prompt"])):
-        torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
-        assert (model(x, task=1) - model(x, task=2)).abs().max() > 1e-2
-        torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
-
-
 def test_other_methods_of_a_private_module_have_the_tasks_tensors():
     class Net(nn.Module):
         def __init__(self):
@@ -279,70 +204,12 @@ def test_a_private_tensor_may_have_any_name():
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
 
 
-def test_models_with_norms_of_their_own_are_packed():
-    torch.manual_seed(0)
-    nets = {name: nn.Sequential(nn.Linear(20, 6), RootMeanSquare(6)) for name in "ab"}
-    rows = {name: torch.randn(40, 5) @ torch.randn(5, 20) for name in "ab"}  # they fit
-    for net in nets.values():
-        nn.init.uniform_(net[1].weight)
-    packed = sp.pack(nets, calibration=rows)
-    for name, net in nets.items():
-        torch.testing.assert_close(
-            packed(rows[name], task=name), net(rows[name]), atol=1e-3, rtol=0
-        )
-
-
-def test_options_of_a_customised_layer_reach_it():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = Quadratic(7, 6)
-
-        def forward(self, x):
-            return self.layer(x=x, scale=2.0)
-
-    model, x = randomise_private(sp.superpose(Twice(), tasks=4)), torch.randn(5, 7)
-    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
-    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
-
-
 def test_a_customised_layer_can_be_private_as_a_whole():
     net = nn.Sequential(nn.Linear(7, 7), Quadratic(7, 6))
     model = randomise_private(sp.superpose(net, tasks=4, private_layers=["1"]))
     assert model.summary().private[1:] == ["1.weight", "1.bias"]
     x = torch.randn(5, 7)
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
-
-
-def test_a_customised_layer_is_no_linear_map_to_be_solved_for():
-    nets = {name: nn.Sequential(nn.Linear(7, 7), Quadratic(7, 6)) for name in "ab"}
-    rows = {name: torch.randn(20, 2) @ torch.randn(2, 7) for name in "ab"}  # they fit
-    with pytest.raises(sp.SuperposeError, match="Quadratic '1' is not one linear map"):
-        sp.pack(nets, calibration=rows)
-    nets_of_their_own = {name: nn.Sequential(OwnLinear(7, 6)) for name in "ab"}
-    with pytest.raises(sp.SuperposeError, match="OwnLinear '0' is not one linear map"):
-        sp.pack(nets_of_their_own, calibration=rows)
-    summed = sp.pack(nets_of_their_own, method="sum")
-    assert summed.summary().superposed == ["0.kernel"]
-    packed = sp.pack(nets, method="sum")
-    assert packed.summary().superposed == ["0.weight", "1.weight"]
-    alone = sp.pack(nets, calibration=rows, private_layers=["1"])
-    assert (alone(rows["a"], task="a") - nets["a"](rows["a"])).abs().max() < 1e-3
-
-
-@custom
-def test_a_customised_layer_keeps_a_base(name):
-    net, x = made(name)
-    tuned = copy.deepcopy(net)
-    for parameter in tuned.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    alone = sp.pack({"a": tuned}, "hadamard", method="delta", base=net)
-    torch.testing.assert_close(alone(x, task="a"), tuned(x), rtol=1e-4, atol=1e-5)
-    both = sp.pack({"a": tuned, "b": net}, "hadamard", method="delta")
-    tasks = list("abbab")
-    torch.testing.assert_close(both(x, task="b"), sp.unpack(both, "b")(x), rtol=1e-4, atol=1e-5)
-    mixed = rows_one_by_one(both, tasks, x)
-    torch.testing.assert_close(both(x, task=tasks), mixed, rtol=1e-4, atol=1e-5)
 
 
 def test_a_quantised_weight_is_left_alone():

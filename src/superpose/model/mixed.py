@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
 def run_mixed(model: Superposed, each: list[int], way: str, inputs: Any, options: Any) -> Any:
     """A batch whose row i has the task each[i]."""
+    private = model.private_state
+    closed = private.has_base and private.begun.isdisjoint(each)
+    alike = closed or len(set(each)) == 1  # tasks that are closed are the base, to the last bit
     if way == "grouped":
         batch = Batch.of(model, len(each), (inputs, options))
-        if len(set(each)) > 1:
+        if not alike:
             return grouped(model, each, batch)
-    private = model.private_state
-    closed = private.has_base and private.begun.isdisjoint(
-        each
-    )  # all are the base, to the last bit
-    alike = closed or len(set(each)) == 1
     view = model.view_of(each[0] if alike else each)
     try:
         y = model.run(view, *inputs, **options)
@@ -53,11 +51,19 @@ def grouped(model: Superposed, each: list[int], batch: Batch) -> Any:
         places.setdefault(task, []).append(place)
     parts: list[list[Tensor]] = []
     dims: list[int | None] = []
+    numbers: list[Any] = []
     rebuild: Any = None
     for task, rows in places.items():
         inputs, options = batch.take(torch.tensor(rows))
         y = model.run(model.view_of(task), *inputs, **options)
-        tensors, _, rebuild = flatten((y, objects((inputs, options))))
+        tensors, rest, rebuild = flatten((y, objects((inputs, options))))
+        told = [leaf for leaf in rest if isinstance(leaf, (bool, int, float, complex, str))]
+        if parts and (len(tensors) != len(parts[0]) or repr(told) != repr(numbers)):
+            raise SuperposeError(
+                "the network returns values that are no tensors, and they are others for other "
+                f"tasks, {told[:3]} and {numbers[:3]}: return tensors, or run one task at a time"
+            )
+        numbers = told
         dims = rows_in_returned(model, y, len(rows))
         dims += [0 if tensor.ndim else None for tensor in tensors[len(dims) :]]  # of caches given
         parts.append(tensors)

@@ -109,6 +109,13 @@ class Flats(nn.Module):
             if not (is_cow(flat) or same(flat, self.start)) or int(task) in begun
         ]
 
+    def move_start(self, start: Tensor) -> None:
+        """Let later tasks start from this; those that there are keep the start that they had."""
+        for task, flat in self.own.items():
+            if is_fresh(flat):
+                self.put(task, self.start.clone())
+        self.start = start
+
     def restart(self, start: Tensor) -> None:
         """Let all tasks start from this."""
         self.start = start
@@ -353,17 +360,22 @@ class Private(nn.Module):
         for flats in self.flats.values():
             if flats.sharded or flats.start.is_meta:
                 continue
-            for slot, start in zip(flats.slots, flats.start.split(flats.sizes), strict=True):
+            parts, moved = list(flats.start.split(flats.sizes)), False
+            for place, slot in enumerate(flats.slots):
                 layer = layers[slot.path]
-                if slot.added or layer.stored(slot.name).requires_grad:  # tied to one that learns
+                now = None if slot.added else full_start(layer, slot.name)
+                if now is None or same(now.reshape(-1), parts[place]):
                     continue
-                now = full_start(layer, slot.name)
-                if now is not None and not same(now.reshape(-1), start):
+                if layer.stored(slot.name).requires_grad:  # tied to one that learns, it has moved
+                    parts[place], moved = now.reshape(-1), True
+                else:
                     raise SuperposeError(
                         f"{slot.full_name} was written to outside a task, and each task has its "
                         "own: write to it inside `with model.task(…):`, or to the plain network "
                         "before superpose()"
                     )
+            if moved:
+                flats.move_start(torch.cat(parts))
 
     def restart(self) -> None:
         """Let all tasks start from what the layers have now."""
