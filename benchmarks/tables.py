@@ -45,11 +45,6 @@ STORED_BY = {
     "delta": "delta",
     "sum": "sum",
 }
-WHY = {  # by what the reason has in it
-    "is given": "a layer sees other things than the rows in its first dimension",
-    "without calling": "uses weights without calling their layers",
-    "": "a layer has a forward pass of its own",
-}
 PRECISION = {
     "MLP, 256 units": "20 tasks, learned one after the other",
     "MLP, 256 units, separate": "10 separate networks",
@@ -200,16 +195,13 @@ def zoo() -> str:
         other = [name for name in sorted(last) if not re.search(r"emb|^w[tp]e$|shared", name)]
         shared = [f"`{name}`" for name in other]
         shared += ["a convolution with `weight_norm`"] if normed else []
-        name, _, reason = row["way"].partition(" ")
-        because = next(told for part, told in WHY.items() if part in reason.partition(";")[0])
-        mixed = f"{name}: {because}" if reason else name
         if row["delta"] is None:
             packed = f"no: `{row['delta_why'].split()[0]}` cannot keep a base"
         else:
-            packed = f"yes, {row['delta_way'].split()[0]}"
+            packed = f"yes, {row['delta_way']}"
         exported = "one task at a time" if row["exported_rows"] is None else "yes"
         time = f"{row['ratio']:.1f}"
-        cells = (row["name"], str(row["bound"]), ", ".join(shared), mixed, time, packed, exported)
+        cells = (row["name"], str(row["bound"]), ", ".join(shared), row["way"], time, packed, exported)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -3,10 +3,9 @@
 python benchmarks/zoo.py    # writes results/models/transformers.json
 
 For each: whether a task's outputs are those of its plain network, read out; whether a batch with
-one task per row gives the same rows, and in which way, and why in no quicker one; how many weights
-are bound; which tensors all tasks share; the same of two models packed by delta, a network and one
-that differs from it in every parameter; and whether one exported program gives the outputs of all
-tasks. `learned` compares the gradients of a mixed batch, in training, with those of its rows.
+one task per row gives the same rows, and in which way, as is declared; how many weights are bound;
+which tensors all tasks share; the same of two models packed by delta, a network and one that
+differs from it in every parameter; and whether one exported program gives the outputs of all tasks. `learned` compares the gradients of a mixed batch, in training, with those of its rows.
 """
 
 import copy
@@ -176,9 +175,8 @@ def checked(name: str) -> dict[str, Any]:
         "private": len(summary.private),
         "shared": summary.shared,
     }
-    rows = by_row(model, inputs, each, TASKS)
-    (way,) = model.summary().mixed
-    return row | {"rows": rows, "way": way} | packed(net, inputs)
+    row |= {"rows": by_row(model, inputs, each, TASKS), "way": model.mixed}
+    return row | packed(net, inputs)
 
 
 def packed(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Any]:
@@ -193,8 +191,7 @@ def packed(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Any]:
     each = [outputs(both(**inputs, task=task)) for task in both.tasks]
     plain = outputs(sp.unpack(both, 1).eval()(**inputs))
     rows = by_row(both, inputs, each, [1, 0, 1])
-    (way,) = both.summary().mixed
-    return {"delta": difference(each[1], plain), "delta_rows": rows, "delta_way": way}
+    return {"delta": difference(each[1], plain), "delta_rows": rows, "delta_way": both.mixed}
 
 
 def exported(name: str) -> dict[str, Any]:
@@ -214,7 +211,6 @@ def exported(name: str) -> dict[str, Any]:
         )
 
     of_one = differences(torch.tensor(2), [torch.tensor(0), torch.tensor(1)])
-    model(**inputs, task=TASKS)  # by which it is known whether a program can have it
     try:
         rows, why = differences(torch.tensor(TASKS), [torch.tensor([2, 1, 0])]), None
     except sp.SuperposeError as error:
@@ -232,7 +228,7 @@ def by_row(
 
 
 def timed(name: str) -> dict[str, float]:
-    """The time of 16 rows of 16 tasks beside that of 16 rows of the plain network, in turns."""
+    """The processor time of 16 rows of 16 tasks beside that of the plain network, in turns."""
     kind, options, inputs = MODELS[name]
     index = torch.arange(ROWS) % len(TASKS)
     inputs = {name: tensor[index] for name, tensor in inputs.items()}
@@ -241,11 +237,11 @@ def timed(name: str) -> dict[str, float]:
     tasks = torch.arange(ROWS)
     ratios = []
     for _ in range(2 + ROUNDS):
-        start = time.perf_counter()
+        start = time.process_time()
         model(**inputs, task=tasks)
-        middle = time.perf_counter()
+        middle = time.process_time()
         net(**inputs)
-        ratios.append((middle - start) / (time.perf_counter() - middle))
+        ratios.append((middle - start) / (time.process_time() - middle))
     middle_ones = sorted(ratios[2:])
     return {
         "ratio": statistics.median(middle_ones),

@@ -156,3 +156,97 @@ def wrapped(module):
 
 def _tripled(forward, module, *inputs):
     return 3 * forward(module, *inputs)
+
+
+class LayerNorm2d(nn.LayerNorm):
+    """As ConvNeXt of torchvision and timm have it: over channels, on the tensors that it reads."""
+
+    def forward(self, x):
+        x = x.permute(0, 2, 3, 1)
+        x = F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        return x.permute(0, 3, 1, 2)
+
+
+class BatchNormAct2d(nn.BatchNorm2d):
+    """As EfficientNet and MobileNet of timm have it: PyTorch's own code, and an activation."""
+
+    def __init__(self, features, act=nn.SiLU):
+        super().__init__(features)
+        self.drop, self.act = nn.Identity(), act(inplace=True)
+
+    def forward(self, x):
+        momentum = self.momentum
+        if self.training and self.track_running_stats:
+            self.num_batches_tracked.add_(1)
+        y = F.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, self.training,
+            momentum, self.eps,
+        )  # fmt: skip
+        return self.act(self.drop(y))
+
+
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.depthwise = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = LayerNorm2d(width)
+        self.up, self.down = nn.Conv2d(width, 4 * width, 1), nn.Conv2d(4 * width, width, 1)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(self.depthwise(x)))))
+
+
+def convnext(width=32, classes=10):
+    return nn.Sequential(
+        nn.Conv2d(3, width, 4, stride=4), LayerNorm2d(width),
+        ConvNeXtBlock(width), ConvNeXtBlock(width),
+        LayerNorm2d(width), nn.Conv2d(width, 2 * width, 2, stride=2),
+        ConvNeXtBlock(2 * width), ConvNeXtBlock(2 * width),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(2 * width),
+        nn.Linear(2 * width, classes),
+    )  # fmt: skip
+
+
+class Gate(nn.Module):
+    """Squeeze and excitation."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.reduce, self.expand = nn.Conv2d(width, width // 4, 1), nn.Conv2d(width // 4, width, 1)
+
+    def forward(self, x):
+        return x * self.expand(F.silu(self.reduce(x.mean((2, 3), keepdim=True)))).sigmoid()
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, width, wider, act, gate, stride=1):
+        super().__init__()
+        self.up, self.norm1 = nn.Conv2d(width, wider, 1, bias=False), BatchNormAct2d(wider, act)
+        self.depthwise = nn.Conv2d(wider, wider, 3, stride, 1, groups=wider, bias=False)
+        self.norm2, self.gate = BatchNormAct2d(wider, act), Gate(wider) if gate else nn.Identity()
+        self.down, self.norm3 = nn.Conv2d(wider, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.stride = stride
+
+    def forward(self, x):
+        y = self.norm2(self.depthwise(self.norm1(self.up(x))))
+        y = self.norm3(self.down(self.gate(y)))
+        return x + y if self.stride == 1 else y
+
+
+def inverted(act, gate, width=24, classes=10):
+    return nn.Sequential(
+        nn.Conv2d(3, width, 3, 2, 1, bias=False), BatchNormAct2d(width, act),
+        InvertedResidual(width, 4 * width, act, gate),
+        InvertedResidual(width, 4 * width, act, gate, 2),
+        InvertedResidual(width, 4 * width, act, gate),
+        nn.Conv2d(width, 8 * width, 1, bias=False), BatchNormAct2d(8 * width, act),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, classes),
+    )  # fmt: skip
+
+
+IMAGE_NETWORKS = {
+    "ConvNeXt": convnext,
+    "EfficientNet": functools.partial(inverted, nn.SiLU, True),
+    "MobileNet": functools.partial(inverted, nn.ReLU6, False),
+}
+"""Image networks as people write them, whose norms are the channels', each a subclass."""

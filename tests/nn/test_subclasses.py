@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 from checks import TASKS, first, randomise_private
-from customised import wrapped
+from customised import IMAGE_NETWORKS, wrapped
 from networks import First
 from torch import nn
 from torch.nn.utils import parametrizations, prune
@@ -199,3 +199,14 @@ def test_a_module_that_has_a_name_of_ours_is_told_to_be_shared():
     with pytest.raises(sp.SuperposeError, match="Relational '1' already has 'bases'"):
         sp.superpose(net, private_layers=["1"])
     assert sp.superpose(net, skip=["1"]).summary().shared == ["1.bases"]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", IMAGE_NETWORKS)
+def test_image_networks_with_norms_of_their_own_are_right_in_the_direct_way(name, training):
+    torch.manual_seed(0)
+    model = sp.superpose(IMAGE_NETWORKS[name](width=8).double(), "hadamard", tasks=4)
+    x = torch.randn(5, 3, 16, 16, dtype=torch.float64)
+    checked = sp.check_mixed(model.train(training), x, tasks=[0, 1, 0, 2, 1], rounds=1)
+    assert checked.right == ["grouped", "direct"], str(checked)
+    assert not checked.notes

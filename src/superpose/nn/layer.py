@@ -17,7 +17,16 @@ from superpose.nn.layout import Layout
 from superpose.nn.names import inside
 from superpose.nn.quantised import full
 from superpose.nn.unreadable import Unreadable
-from superpose.nn.view import Home, LayerView, View, active, no_task, outside, viewing
+from superpose.nn.view import (
+    Home,
+    LayerView,
+    View,
+    active,
+    in_a_list,
+    no_task,
+    outside,
+    viewing,
+)
 
 if TYPE_CHECKING:
     from superpose.nn.options import Options
@@ -165,17 +174,23 @@ class Layer(nn.Module):
         leaves, tree = tree_flatten((inputs, options))
         dims = self.rows_given(leaves, rows)
         home, dim = self.home, self.row_dim or 0
+        own_tensors, views_of = in_a_list(layers)
+        count = len(own_tensors)
 
-        def alone(layers: dict[str, LayerView], *row: Any) -> Any:
-            given = [x if d is None else x.unsqueeze(d) for x, d in zip(row, dims, strict=True)]
-            inputs, options = tree_unflatten(given, tree)
-            with viewing(View(layers), home, active.again):
+        def alone(*row: Any) -> Any:
+            some = zip(row[count:], dims, strict=True)
+            inputs, options = tree_unflatten(
+                [x if d is None else x.unsqueeze(d) for x, d in some], tree
+            )
+            with viewing(View(views_of(row[:count])), home, active.again):
                 y = super(Layer, self).forward(*inputs, **options)
+            if y.__class__ is Tensor:
+                return y.squeeze(dim)
             return tree_map(lambda t: t.squeeze(dim) if isinstance(t, Tensor) else t, y)
 
-        mapped = torch.vmap(alone, (0, *dims), dim, randomness="different")
+        mapped = torch.vmap(alone, (*[0] * count, *dims), dim, randomness="different")
         try:
-            return mapped(layers, *leaves)
+            return mapped(*own_tensors, *leaves)
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise

@@ -38,7 +38,9 @@ class Unreadable(Tensor):
     @classmethod
     def of(cls, like: Tensor, path: str, name: str) -> Unreadable:
         """Stand in for a tensor of a layer."""
-        made: Unreadable = torch.empty_like(like, device="meta").as_subclass(cls)
+        with torch._C._DisableTorchDispatch():  # no tensor of `torch.export`'s
+            empty = torch.empty(like.shape, dtype=like.dtype, device="meta")
+        made: Unreadable = empty.as_subclass(cls)
         made.told = f"{path}.{name}" if path else name
         return made
 
