@@ -63,7 +63,7 @@ def training_step(model):
     ("made_run", "most"),
     [
         (lambda: no_grad(made(), 2), 25),
-        (lambda: (lambda model=made(): model(X, task=2)), 30),
+        (lambda: lambda model=made(): model(X, task=2), 30),
         (lambda: no_grad(made(), ROWS), 50),  # direct, as is declared for Sequential
         (lambda: no_grad(made(mixed="grouped"), ROWS), 150),
         (lambda: training_step(made(base=True, rank=2, centre="task").train()), 65),

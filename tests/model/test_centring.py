@@ -4,11 +4,11 @@ import pytest
 import torch
 from checks import rows_one_by_one
 from networks import LAYERS, mlp
-from superpose.nn.kinds.mean import MOMENTUM
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import superpose as sp
+from superpose.nn.kinds.mean import MOMENTUM
 
 
 def centred(name, family="hadamard", **options):
@@ -23,7 +23,9 @@ def centred(name, family="hadamard", **options):
 
 
 @pytest.mark.parametrize("conv", ["kernel", "channel"])
-@pytest.mark.parametrize("name", ["conv1d", "conv2d circular", "conv2d groups", "linear over tokens"])
+@pytest.mark.parametrize(
+    "name", ["conv1d", "conv2d circular", "conv2d groups", "linear over tokens"]
+)
 def test_a_centred_layer_is_the_plain_one_with_another_bias(name, conv):
     model, x = centred(name, conv=conv)
     means = [model.private_tensors(task)["weight_mean"].mean() for task in range(3)]
@@ -242,5 +244,3 @@ def test_what_other_tasks_learn_leaves_the_mean_in_front_of_a_batch_norm():
     with torch.no_grad():
         model[0].weight += torch.randn(8, 12)  # what another task learned
     torch.testing.assert_close(model(mean, task=0), before)
-
-

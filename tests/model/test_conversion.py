@@ -6,13 +6,12 @@ import inspect
 import pytest
 import torch
 from cases import every_family
-from checks import learned_gradients, randomise_private
+from checks import randomise_private
 from networks import MLP, cnn, mlp
 from torch import nn
 
 import superpose as sp
 from superpose.nn import Layer
-from superpose.nn.private import is_private
 
 
 def test_the_signature_has_the_task():

@@ -14,8 +14,9 @@ import superpose as sp
 from superpose import tensor_file
 from superpose.contexts import Binary, Hadamard, Phase
 
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*(stays? shared by all tasks|tensors that all tasks)")  # the table
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(stays? shared by all tasks|tensors that all tasks)"
+)  # the table
 
 
 class Block(nn.Module):

@@ -143,5 +143,3 @@ def test_a_mixed_batch_of_tasks_that_have_learned_nothing_is_the_base_to_the_las
     slack = 10 * torch.finfo(dtype).eps * net(x).abs().max().item() + 1e-6
     torch.testing.assert_close(rows[[0, 2]], net(x)[[0, 2]], rtol=0, atol=slack)
     torch.testing.assert_close(rows[[1, 4]], model(x, task=3)[[1, 4]], rtol=0, atol=2 * slack)
-
-

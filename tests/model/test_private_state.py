@@ -9,11 +9,10 @@ import torch
 from checks import randomise_private, whole_state
 from networks import cnn, mlp
 from safetensors import safe_open
-from superpose.nn.private import fresh, is_fresh, same
 from torch import nn
 
 import superpose as sp
-from superpose.nn.private import is_private
+from superpose.nn.private import fresh, is_fresh, is_private, same
 
 PRIVATE = 16 + 16 + 5  # numbers that a task of the MLP has for itself
 

@@ -101,7 +101,9 @@ def test_a_loss_that_the_network_computes_over_tasks_is_refused():
     """Whatever the first batch's was; nobody averages it."""
     model, x = model_of(WithLoss()), torch.randn(4, 8)
     for labels in (torch.full((4,), -100), torch.tensor([1, 1, 1, 1]), torch.arange(4)):
-        with pytest.raises(sp.SuperposeError, match=r"a single number.*such as a loss.*'return': \["):
+        with pytest.raises(
+            sp.SuperposeError, match=r"a single number.*such as a loss.*'return': \["
+        ):
             model(x, labels, task=TASKS)
         assert model(x, labels, task=1)["loss"].ndim == 0
     declared = model_of(WithLoss(), batch_dim={"return": [0, None]})
@@ -234,7 +236,9 @@ def test_statistics_are_reset_and_updated_for_the_task_that_was_chosen():
     assert not model.norm.stored("running_mean").any()
 
 
-@pytest.mark.parametrize("write", [lambda b: nn.init.constant_(b, 9), lambda b: b.data.copy_(b + 1)])
+@pytest.mark.parametrize(
+    "write", [lambda b: nn.init.constant_(b, 9), lambda b: b.data.copy_(b + 1)]
+)
 def test_what_is_written_outside_a_task_is_refused(write, tmp_path):
     for use in (
         lambda model: model.begin(0),
@@ -451,7 +455,10 @@ def test_tables_that_do_not_learn_with_a_base_are_told_in_one_line():
     class Biased(nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight, self.table = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.ones(3, 8))
+            self.weight, self.table = (
+                nn.Parameter(torch.randn(8, 8)),
+                nn.Parameter(torch.ones(3, 8)),
+            )
 
         def forward(self, x):
             return x @ self.weight.T + self.table.sum(0)
@@ -470,7 +477,9 @@ def test_tables_that_do_not_learn_with_a_base_are_told_in_one_line():
     learn(quiet, ids(4), 0)
     moved = {n for n, p in quiet.named_parameters() if not torch.equal(p, before[n])}
     assert {"1.scale", "1.places.weight"} <= moved
-    assert all(is_private(n) or n in quiet.summary().learns or "body" in n or "head" in n for n in moved)
+    assert all(
+        is_private(n) or n in quiet.summary().learns or "body" in n or "head" in n for n in moved
+    )
     own = sp.superpose(nn.Sequential(Biased()), tasks=2, base=True)  # beside a weight: each task's
     assert own.summary().private == ["0.table"]
 

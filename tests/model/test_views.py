@@ -57,9 +57,7 @@ def moved(model):
     model.float()
 
 
-@pytest.mark.parametrize(
-    "write", [fused, by_data, by_numpy, replaced, other_memory, loaded, moved]
-)
+@pytest.mark.parametrize("write", [fused, by_data, by_numpy, replaced, other_memory, loaded, moved])
 @pytest.mark.parametrize("learnable", [False, True])
 def test_what_is_written_is_used(write, learnable):
     x = torch.randn(3, 6)

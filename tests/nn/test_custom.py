@@ -5,17 +5,13 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import real_family
 from checks import (
     TASKS,
-    assert_plain_bit_for_bit,
-    copies,
     learned_gradients,
     randomise_private,
     rows_one_by_one,
 )
 from customised import (
-    CUSTOM,
     Masked,
     NormAct,
     OwnBatchNorm,

@@ -47,7 +47,9 @@ def test_arguments_have_the_names_that_pytorch_gives_them(layer, shape, options)
     net, x = ByName(layer, **options).eval(), torch.randn(5, *shape)
     for base in (False, True):
         model = sp.superpose(net, "identity", tasks=4, base=base).eval()
-        plain = copy.deepcopy(net).requires_grad_(not base)  # PyTorch has kernels for what is frozen
+        plain = copy.deepcopy(net).requires_grad_(
+            not base
+        )  # PyTorch has kernels for what is frozen
         assert torch.equal(model(x, task=1), plain(x))
         model = scramble(sp.superpose(net, tasks=4, base=base)).eval()
         for way in ("grouped", "direct"):
@@ -240,7 +242,9 @@ def test_sequence_modules_of_pytorch_know_where_their_rows_are(batch_first):
     encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
     for net in (encoder, layer, nn.GRU(8, 4, batch_first=batch_first)):
         model = scramble(sp.superpose(net, tasks=4)).eval()
-        each = [first(model(x.select(dim, i).unsqueeze(dim), task=int(t))) for i, t in enumerate(TASKS)]
+        each = [
+            first(model(x.select(dim, i).unsqueeze(dim), task=int(t))) for i, t in enumerate(TASKS)
+        ]
         for way in ("grouped", "direct"):
             model.mixed = way
             torch.testing.assert_close(first(model(x, task=TASKS)), torch.cat(each, dim))

@@ -324,16 +324,16 @@ class Superposed(nn.Module):
             raise SuperposeError(
                 "the model has no base by itself: superpose(…, base=True) keeps it"
             )
+        if self.training:
+            raise SuperposeError(
+                "the base is run in evaluation mode, or its statistics would move: call "
+                "model.eval() first"
+            )
         return self._view_of(None)
 
     def _view_of(self, task: int | None) -> View:
         """The view of a task; of None, of a task that is closed."""
         private, found = self.private_state, {}
-        if task is None and self.training:
-            raise SuperposeError(
-                "the base, and a task that has not begun, are run in evaluation mode, or their "
-                "statistics would move: call model.eval() first, or model.begin(task)"
-            )
         tensors = private.starts() if task is None else private.tensors(task)
         for layer in self.superposed_layers:
             own, contexts = tensors.get(layer.path, {}), {}
@@ -569,7 +569,7 @@ class Superposed(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
 
     def __getstate__(self) -> dict[str, Any]:
-        state: Any = super().__getstate__()  # recurrent layers keep references that have no copy
+        state: Any = super().__getstate__()  # type: ignore[no-untyped-call]  # recurrent layers keep references that have no copy
         return {k: v for k, v in state.items() if k not in DERIVED}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

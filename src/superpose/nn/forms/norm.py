@@ -102,9 +102,13 @@ class BatchNorm(ChannelNorm):
                 ("weight", self._parameters), ("bias", self._parameters),
             )
         )  # fmt: skip
-        by_channel = (None if t is None else t.expand(input.shape[:2]).reshape(-1) for t in every)
+        by_channel: Any = (
+            None if t is None else t.expand(input.shape[:2]).reshape(-1) for t in every
+        )
         folded = input.reshape(1, -1, *input.shape[2:])
-        return F.batch_norm(folded, *by_channel, eps=self.eps).view(input.shape)
+        mean, variance, weight, bias = by_channel
+        y = F.batch_norm(folded, mean, variance, weight, bias, eps=self.eps)
+        return y.view(input.shape)
 
 
 class InstanceNorm(BatchNorm):
