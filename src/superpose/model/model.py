@@ -564,7 +564,8 @@ class Superposed(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k not in DERIVED}
+        state: Any = super().__getstate__()  # type: ignore[misc]
+        return {k: v for k, v in state.items() if k not in DERIVED}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         made = memo[id(self)] = type(self).__new__(type(self))
