@@ -5,21 +5,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from checks import (
-    TASKS,
-    learned_gradients,
-    randomise_private,
-    rows_one_by_one,
-)
-from customised import (
-    Masked,
-    NormAct,
-    OwnBatchNorm,
-    OwnLinear,
-    Quadratic,
-    RootMeanSquare,
-    Standardised,
-)
+from checks import TASKS, learn, learned_gradients, randomise_private, rows_one_by_one
+from customised import Masked, NormAct, OwnBatchNorm, OwnLinear, Quadratic, RootMeanSquare, Standardised
+from modules import Words
 from torch import nn
 
 import superpose as sp
@@ -42,7 +30,7 @@ def test_what_a_customised_layer_adds_is_private_but_not_its_constants():
 def test_a_layer_that_writes_into_its_weight_leaves_the_others_weights_alone():
     model = sp.superpose(nn.Sequential(Masked(6, 6)), tasks=3)
     before = copy.deepcopy(model.state_dict())
-    products = model(torch.eye(6), task=1).T - model[0].private["bias"].of(1)[:, None]
+    products = model(torch.eye(6), task=1).T - model.private_tensors(1)["0.bias"][:, None]
     torch.testing.assert_close(products, products.tril())
     assert products.diagonal().abs().min() > 0
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -51,15 +39,20 @@ def test_a_layer_that_writes_into_its_weight_leaves_the_others_weights_alone():
 def test_statistics_that_are_set_anew_are_the_tasks_own():
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(7, 6), OwnBatchNorm(6)), torch.randn(5, 7)
-    model = sp.superpose(net, "identity", tasks=3)
+    model = sp.superpose(net, "identity", tasks=3, private_layers=["1"])
     for _ in range(2):
         model(x, task=1)
         net(x)
-    means = model[1].private["mean"]
-    assert torch.equal(means.of(1), net[1].mean)
-    assert means.of(2).abs().max() == means.of(0).abs().max() == 0
-    with pytest.raises(sp.SuperposeError, match="'1' takes statistics over the rows"):
-        model(x, task=[0, 1, 2, 2, 1])
+    means = [model.private_tensors(task)["1.mean"] for task in range(3)]
+    assert torch.equal(means[1], net[1].mean)
+    assert means[2].abs().max() == means[0].abs().max() == 0
+    for way in ("grouped", "direct"):  # each task takes those of its own rows
+        twin = copy.deepcopy(model)
+        twin.mixed = way
+        y = twin(x, task=[0, 1, 2, 2, 1])
+        plain = copy.deepcopy(net)
+        torch.testing.assert_close(y[[1, 4]], plain(x[[1, 4]]))
+        torch.testing.assert_close(twin.private_tensors(1)["1.mean"], plain[1].mean)
 
 
 class Running(nn.Module):
@@ -82,7 +75,7 @@ def test_statistics_of_one_layer_do_not_outdate_those_of_another():
         nn.Sequential(nn.Linear(7, 6), Running(), nn.Linear(6, 6), Running()),
         torch.randn(5, 7),
     )
-    model = sp.superpose(net, "identity", tasks=2)
+    model = sp.superpose(net, "identity", tasks=2, private_layers=["1", "3"])
     model(x, task=1).square().sum().backward()
     net(x).square().sum().backward()
     assert torch.equal(learned_gradients(model)["1.scale of 1"], net[1].scale.grad)
@@ -113,44 +106,7 @@ def test_what_a_forward_sets_stays_set():
     assert model[0].calls == net[0].calls == 3
     assert torch.equal(model[0].scale, net[0].scale)
     assert torch.equal(model[0].last, net[0].last)
-    assert model.state_dict().keys() == net.state_dict().keys()
-
-
-def test_vectors_of_other_modules_are_private_and_tables_are_shared():
-    class Table(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rows = nn.Parameter(torch.randn(4, 6))
-            self.scale = nn.Parameter(torch.ones(6))
-
-        def forward(self, x):
-            return x + self.scale * self.rows.sum(0)
-
-    class Held(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(6, 6)
-            self.scales = nn.ParameterList([nn.Parameter(torch.ones(6))])
-            self.table = Table()
-            self.norm = RootMeanSquare(6)
-
-        def forward(self, x):
-            return self.norm(self.table(self.layer(x) * self.scales[0]))
-
-    sp.nn.register(Table, {})
-    net = Held()
-    summary = sp.superpose(net, tasks=2).summary()
-    assert summary.superposed == ["layer.weight"]
-    assert summary.private == ["layer.bias", "scales.0", "table.scale", "norm.weight"]
-    assert summary.shared == ["table.rows"]
-    for private in ("shared", "none"):
-        assert "norm.weight" in sp.superpose(net, tasks=2, private=private).summary().shared
-    whole = sp.superpose(net, tasks=4, private_layers=["table"])
-    own = ["layer.bias", "scales.0", "table.rows", "table.scale", "norm.weight"]
-    assert whole.summary().private == own
-    x = torch.randn(5, 6)
-    randomise_private(whole)
-    torch.testing.assert_close(whole(x, task=TASKS), rows_one_by_one(whole, TASKS, x))
+    assert model.state_dict().keys() - {"private_state.tasks_begun"} == net.state_dict().keys()
 
 
 def test_what_looks_up_and_what_reads_its_weights_elsewhere_is_left_alone():
@@ -178,7 +134,8 @@ def test_other_methods_of_a_private_module_have_the_tasks_tensors():
         def forward(self, x):
             return self.norm.twice(self.layer(x)) + self.norm.weight
 
-    model, x = randomise_private(sp.superpose(Net(), tasks=4)), torch.randn(5, 6)
+    model = randomise_private(sp.superpose(Net(), tasks=4, private_layers=["norm"]))
+    x = torch.randn(5, 6)
     torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
     model(x, task=1).sum().backward()
     assert learned_gradients(model)["norm.weight of 1"].abs().max() > 0
@@ -195,7 +152,8 @@ def test_a_private_tensor_may_have_any_name():
         def forward(self, x):
             return self.layer(x + self.keys) * self.values
 
-    model, x = randomise_private(sp.superpose(Memory(), tasks=4)), torch.randn(5, 6)
+    own = ["keys", "values"]
+    model, x = randomise_private(sp.superpose(Memory(), tasks=4, private_layers=own)), torch.randn(5, 6)
     assert {"keys", "values"} <= model.private_tensors(2).keys()
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
 
@@ -221,3 +179,37 @@ def test_a_quantised_weight_is_left_alone():
         model = sp.superpose(nn.Sequential(Packed4(), nn.Linear(6, 3)), tasks=2)
     assert model.summary().superposed == ["1.weight"]
     assert "0.weight" in model.summary().shared
+
+
+def test_vectors_and_tables_beside_layers_are_shared_and_learn():
+    """Without a base; a task has its own of those that are named."""
+    x = torch.randint(9, (5, 3))
+    model = sp.superpose(Words(), tasks=4)
+    assert model.summary().private == ["body.bias", "head.bias"]
+    beside = ["token", "scale", "words.weight", "places.weight"]
+    assert model.summary().shared == model.summary().learns == beside
+    assert "shared by all tasks, and learns: token, scale, words.weight" in str(model.summary())
+    before = {name: model.get_parameter(name).clone() for name in beside}
+    learn(model, x, 1)
+    assert not any(torch.equal(model.get_parameter(name), old) for name, old in before.items())
+    own = randomise_private(sp.superpose(Words(), tasks=4, private_layers=["token", "pl*"]))
+    assert set(own.summary().private) == {"token", "places.weight", "body.bias", "head.bias"}
+    torch.testing.assert_close(own(x, task=TASKS), rows_one_by_one(own, TASKS, x))
+    own.mixed = "direct"  # the token is the model's own, and the model is no layer that is called
+    with pytest.raises(sp.SuperposeError, match="token is read"):
+        own(x, task=TASKS)
+
+
+def test_a_task_that_was_customised_learns_its_own():
+    net = nn.Sequential(nn.Linear(6, 7), Quadratic(7, 6), NormAct2(6))
+    model = learn(sp.superpose(net, tasks=3, base=True), torch.randn(8, 6), 0).eval()
+    x = torch.randn(4, 6)
+    assert (model(x, task=0) - model(x, task=1)).abs().max() > 1e-3
+    assert torch.equal(model(x, task=1), net.eval()(x))
+
+
+class NormAct2(nn.BatchNorm1d):
+    """A norm and its activation in one."""
+
+    def forward(self, x):
+        return super().forward(x).relu()

@@ -51,7 +51,7 @@ def network(kind, **options):
 
 
 def expert_layers(model):
-    layers = [m for m in model.modules() if isinstance(m, sp.nn.Layer) and m.contexts]
+    layers = [layer for layer in model.superposed_layers if layer.bound]
     return [layer for layer in layers if "Expert" in layer.plain_class.__name__]
 
 
@@ -70,7 +70,7 @@ def test_the_inputs_of_experts_and_routers_are_bound(kind):
     experts = expert_layers(model)
     assert len(experts) == 2
     for layer in experts:
-        sizes = {c.dim for c in layer.contexts.values()}
+        sizes = {bound.context.dim for bound in layer.bound.values()}
         assert sizes <= WIDTHS
         assert len(sizes) == 2
     shared, own = model.summary().shared, dict(model.named_parameters())
@@ -86,10 +86,9 @@ def test_a_step_on_one_task_moves_the_experts_of_another_little(kind):
     (layer,) = expert_layers(model)
     torch.manual_seed(0)
     model(IDS, task=0).logits.square().mean().backward()
-    for name in layer.contexts:
-        step = layer.to_matrix(name, getattr(layer, name).grad)  # (experts, outputs, inputs)
-        own = [layer.contexts[name].fixed(task, step.device, step.dtype) for task in (0, 1)]
-        read = [context.bind_weight(step) for context in own]
+    for name, (bound, at) in layer.bound.items():
+        step = at.to_matrix(getattr(layer, name).grad)  # (experts, outputs, inputs)
+        read = [bound.derive(task).to(step.device, step.dtype).bind_weight(step) for task in (0, 1)]
         x = read[0].flatten(0, 1)
         x = x / x.norm(dim=-1, keepdim=True).clamp_min(1e-12)  # what the step was made of
         moved = [(one.flatten(0, 1) * x).sum(-1).norm() for one in read]

