@@ -59,7 +59,7 @@ def test_a_registered_family_is_used_by_its_name():
     assert model.superposition.family == Mine()
     bound = Mine().context(Key(4, "0.weight", 1), 16).bind_weight(plain[0].weight)
     assert torch.equal(sp.unsuperpose(model, 1)[0].weight, bound)
-    own = [model[0].contexts["weight"].derive(task).signs for task in range(3)]
+    own = [model[0].bound["weight"].context.derive(task).signs for task in range(3)]
     assert not torch.equal(own[0], own[1])
     assert sp.pack({"a": plain, "b": net()[0]}, "mine", method="sum").superposition.family == Mine()
     assert sp.plan(plain, "mine", tasks=2, rank=2).family == "mine"
