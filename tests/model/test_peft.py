@@ -51,6 +51,7 @@ def test_adapters_are_superposed_and_frozen_layers_are_not(make, options):
     assert len(frozen) == len(adapters) // 2
     expected = net(x).logits.detach()
     assert torch.equal(model(x, task=1).logits, expected) == ("base" in options)
+    model.begin(0)
     learned = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.Adam(learned, 1e-2)
     losses = []

@@ -67,14 +67,13 @@ def test_a_sharded_model_takes_the_state_of_another(mesh):
         other.load_state_dict({n: t for n, t in model.state_dict().items() if "trained.1" not in n})
 
 
-def test_the_last_layer_has_all_private_tensors_and_is_not_sharded_by_itself(mesh):
+def test_private_tensors_are_sharded_with_the_model_as_a_whole(mesh):
     model = network("per-task")
     alone = copy.deepcopy(model)
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
     torch.testing.assert_close(learn(model), learn(alone))
-    last = network("per-task")
-    fully_shard(last[3], mesh=mesh)
-    fully_shard(last, mesh=mesh)
-    with pytest.raises(sp.SuperposeError, match="as a whole, not on its last layer by itself"):
-        last(X, task=1)
+    apart = network("per-task")
+    fully_shard(apart.private_state, mesh=mesh)
+    with pytest.raises(sp.SuperposeError, match="call fully_shard on the model as a whole"):
+        apart(X, task=1)

@@ -1,172 +1,123 @@
-"""Threads that share a model: what one tries out, the others do not see."""
+"""Threads and async tasks that share a model: each has the task that it said."""
 
-import signal
+import asyncio
 import threading
-import time
-from functools import partial
 
 import pytest
 import torch
-from checks import rows_one_by_one
-from superpose.model.lock import Lock, lock_of
+from checks import scramble
+from modules import Residual
 from torch import nn
 
 import superpose as sp
 
-TASKS = [0, 1, 2, 0, 1, 2]
+TASKS = [0, 1, 2, 3, 2, 1]
 
 
 class Slow(nn.Module):
     """Gives other threads their turn between two layers."""
 
+    def __init__(self):
+        super().__init__()
+        self.turn = threading.Event()
+
     def forward(self, x):
-        time.sleep(1e-4)
+        self.turn.wait(1e-4)
         return x
+
+    def __deepcopy__(self, memo):
+        return Slow()
 
 
 def together(*functions):
-    """Run them at once; what they return, in order, or an error that one of them had."""
-    start, found = threading.Barrier(len(functions)), [None] * len(functions)
+    """Run them at once; an error that one of them had is raised."""
+    start, errors = threading.Barrier(len(functions)), []
 
-    def run(place, function):
+    def run(function):
         start.wait()
         try:
-            found[place] = function()
+            function()
         except BaseException as error:
-            found[place] = error
+            errors.append(error)
 
-    each = enumerate(functions)
-    threads = [threading.Thread(target=run, args=one, daemon=True) for one in each]
+    threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in functions]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    errors = [one for one in found if isinstance(one, BaseException)]
-    assert not errors, errors
-    return found
+    if errors:
+        raise errors[0]
 
 
-@pytest.mark.parametrize("mixed", ["auto", "mapped", "grouped"])
-def test_the_first_mixed_batches_may_come_at_once(mixed):
-    """While a way is tried out, weights that are zero are noise, which no other pass may see."""
-    net = nn.Sequential(nn.Linear(8, 8), Slow(), nn.ReLU(), Slow(), nn.Linear(8, 3)).eval()
-    nn.init.zeros_(net[0].bias)
-    nn.init.zeros_(net[4].bias)
-    x = torch.randn(6, 8)
-
-    def mixed_batches(model, done):
-        with torch.no_grad():
-            found = [model(x, task=TASKS) for _ in range(3)]
-        done.set()
-        return found
-
-    def one_task(model, done):
-        found = []
-        while not found or not done.is_set():
-            with torch.no_grad():
-                found.append(model(x, task=1))
-        return found
-
-    for _ in range(3):
-        model = sp.superpose(net, tasks=3, private="shared", mixed=mixed)
-        with torch.no_grad():
-            rows, one = rows_one_by_one(model, TASKS, x), model(x, task=1)
-        done = threading.Event()
-        calls = [partial(run, model, done) for run in (mixed_batches, one_task)] * 2
-        for found, wanted in zip(together(*calls), [rows, one] * 2, strict=True):
-            for y in found:
-                torch.testing.assert_close(y, wanted)
-        assert len(model.superposition.ways) == 1
+def made(**options):
+    torch.manual_seed(0)
+    net = nn.Sequential(Residual(), Slow(), nn.Linear(4, 8), Slow(), nn.ReLU(), nn.Linear(8, 3))
+    return scramble(sp.superpose(net, "hadamard", tasks=4, **options)).eval()
 
 
-def test_a_trial_waits_for_passes_and_passes_wait_for_a_trial():
-    lock, order = Lock(), []
-    inside, waiting, begun = threading.Event(), threading.Event(), threading.Event()
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("options", [{}, {"base": True, "rank": 1}, {"learnable": True}], ids=str)
+def test_threads_get_their_own_answers(options, grad):
+    model, x = made(**options), torch.randn(6, 3, 5, 5)
+    expected = {task: model(x, task=task).detach() for task in range(4)}
+    rows = torch.stack([expected[task][row] for row, task in enumerate(TASKS)])
+    assert (expected[0] - expected[1]).abs().max() > 1e-2
 
-    def passing():
-        with lock.shared:
-            inside.set()
-            waiting.wait(10)
-            time.sleep(0.1)
-            with lock.shared, lock.alone():  # of its own, inside: it would wait for itself
-                order.append("nested")
-            order.append("pass")
+    def one(task):
+        def run():
+            with torch.set_grad_enabled(grad), model.task(task):
+                for _ in range(10):
+                    torch.testing.assert_close(model(x), expected[task], rtol=0, atol=1e-5)
+                    torch.testing.assert_close(model(x, task=task), expected[task])
 
-    def trying():
-        inside.wait(10)
-        waiting.set()
-        with lock.alone(), lock.alone(), lock.shared:
-            order.append("trial begins")
-            begun.set()
-            time.sleep(0.2)
-            order.append("trial ends")
+        return run
 
-    def late():
-        begun.wait(10)
-        with lock.shared:
-            order.append("late")
+    def mixed():
+        with torch.set_grad_enabled(grad):
+            for _ in range(5):
+                torch.testing.assert_close(model(x, task=TASKS), rows)
 
-    together(passing, trying, late)
-    assert order == ["nested", "pass", "trial begins", "trial ends", "late"]
+    together(*map(one, range(4)), mixed, mixed)
 
 
-def test_a_trial_that_is_interrupted_while_it_waits_leaves_the_lock_free():
-    lock, ended, free = Lock(), threading.Event(), threading.Event()
+def test_a_thread_does_not_see_the_task_of_another():
+    model, x = made(), torch.randn(2, 3, 5, 5)
 
-    def passing():
-        with lock.shared:
-            ended.wait(10)
+    def other():
+        with pytest.raises(sp.SuperposeError, match="no task was given"):
+            model(x)
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    def later():
-        with lock.shared:
-            free.set()
-
-    first = threading.Thread(target=passing)
-    first.start()
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
-    try:
-        with pytest.raises(KeyboardInterrupt), lock.alone():
-            pass
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        ended.set()
-        first.join(10)
-    threading.Thread(target=later, daemon=True).start()
-    assert free.wait(10)
+    with model.task(1):
+        together(other)
+        model(x)
 
 
-def test_a_trial_inside_a_pass_does_not_wait_for_one_that_waits_for_the_pass():
-    inner = sp.superpose(nn.Linear(8, 8), tasks=3)
-    outer = sp.superpose(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), tasks=3)
-    inside = threading.Event()
-    x = torch.randn(6, 8)
+def test_async_tasks_have_their_own():
+    model, x = made(), torch.randn(3, 3, 5, 5)
 
-    def within(module, given):
-        if not inside.is_set():
-            inside.set()
-            time.sleep(0.2)  # the other thread comes to wait
-            inner(x, task=TASKS)
+    async def use(task):
+        with model.task(task):
+            for _ in range(3):
+                await asyncio.sleep(0)
+                assert torch.equal(model(x), model(x, task=task))
+                await asyncio.sleep(0)
+                torch.testing.assert_close(model[0](x), sp.unsuperpose(model, task)[0](x))
 
-    def after():
-        inside.wait(10)
-        outer(x, task=TASKS)
+    async def both():
+        await asyncio.gather(*(use(task) for task in range(4)))
 
-    outer[0].register_forward_pre_hook(within)
-    together(lambda: outer(x, task=0), after)
+    asyncio.run(both())
 
 
-def test_a_pass_that_fails_leaves_the_lock_free():
-    lock = Lock()
-    for held in (lock.shared, lock.alone()):
-        with pytest.raises(ValueError, match="it fails"), held:
-            raise ValueError("it fails")
-    with lock.alone():
-        pass
-    model = sp.superpose(nn.Linear(4, 2), tasks=2)
-    assert lock_of(model) is lock_of(model)
-    assert lock_of(sp.superpose(nn.Linear(4, 2), tasks=2)) is not lock_of(model)
+def test_a_pass_that_fails_leaves_no_task_behind():
+    model, x = made(), torch.randn(3, 3, 5, 5)
+    for task in (1, [0, 1, 2]):
+        with pytest.raises(RuntimeError):
+            model(torch.randn(3, 3), task=task)
+        with pytest.raises(sp.SuperposeError, match="no task"):
+            model[2](torch.randn(3, 4))
+        with pytest.raises(sp.SuperposeError, match="no task"), model.task(1):
+            raise sp.SuperposeError("no task of mine")
+        with pytest.raises(sp.SuperposeError, match="no task was given"):
+            model(x)

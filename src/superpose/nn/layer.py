@@ -310,6 +310,9 @@ class Layer(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """A module that sets a tensor of the task anew, not in place, writes to the task's."""
+        if isinstance(value, nn.Parameter) and name in self._parameters:
+            self._parameters[name] = value  # as shards do in a pass: without reading the old one
+            return
         private = self.__dict__.get("private", ())
         if name not in private or not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
             super().__setattr__(name, value)

@@ -233,6 +233,15 @@ class Private(nn.Module):
         """All private tensors."""
         return [slot for flats in self.flats.values() for slot in flats.slots]
 
+    @property
+    def tasks_begun(self) -> Tensor:
+        """What a state has under this name; tools that go by names look it up, and swap it."""
+        return torch.tensor(sorted(self.begun), dtype=torch.int64)
+
+    @tasks_begun.setter
+    def tasks_begun(self, value: Tensor) -> None:
+        pass
+
     def forward(self, *inputs: Any) -> Any:
         """Refuse: it has nothing to compute."""
         raise SuperposeError(
@@ -390,7 +399,7 @@ class Private(nn.Module):
                 flats.restart(torch.cat(parts).detach())
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        destination[f"{prefix}{BEGUN}"] = torch.tensor(sorted(self.begun), dtype=torch.int64)
+        destination[f"{prefix}{BEGUN}"] = self.tasks_begun
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
         """The flat tensors are loaded after this, and layers were before."""
