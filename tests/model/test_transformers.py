@@ -1,13 +1,11 @@
 """The models people bring from `transformers`, from a config, with nothing downloaded."""
 
-import json
 import pickle
 import warnings
 
 import pytest
 import torch
 from checks import learned_gradients, randomise_private
-from scripts import loaded
 
 import superpose as sp
 
@@ -135,43 +133,6 @@ def test_fine_tunes_start_from_their_base(make, options):
             assert torch.equal(model.generate(given, task=1, **text), net.generate(given, **text))
 
 
-zoo = loaded("zoo")
-COMMITTED = json.loads(zoo.OUT.read_text())
-
-
-@pytest.mark.parametrize("row", COMMITTED["rows"], ids=lambda row: row["name"])
-def test_architectures_are_superposed_as_the_documents_say(row):
-    if transformers.__version__ != COMMITTED["transformers"]:
-        pytest.skip(f"the table is of transformers {COMMITTED['transformers']}")
-    with torch.no_grad():
-        found = zoo.checked(row["name"])
-    assert found["identity"]
-    assert found["read_out"] < 1e-5 < 1e-2 < found["tasks"]
-    assert found["rows"] < 1e-5
-    assert found.get("delta_rows", 0) < 1e-5
-    for told in ("bound", "private", "shared", "delta_why"):
-        assert found.get(told) == row.get(told)
-    for way in ("way", "delta_way"):  # the rest of it has words of PyTorch's
-        assert found.get(way, "").split()[:1] == row.get(way, "").split()[:1]
-    assert (found["delta"] is None) == (row["delta"] is None)
-    assert (found["delta"] or 0) < 1e-5
-
-
-@pytest.mark.parametrize("name", ["BERT", "LLaMA", "OPT", "ViT", "Mixtral", "DeBERTa-v3"])
-def test_rows_of_many_tasks_teach_what_they_teach_alone(name):
-    assert zoo.learned(name) < 1e-4
-
-
-@pytest.mark.parametrize("name", ["GPT-2", "Mamba", "ViT", "Whisper"])
-def test_architectures_are_exported_as_the_documents_say(name):
-    (row,) = (row for row in COMMITTED["rows"] if row["name"] == name)
-    with torch.no_grad():
-        found = zoo.exported(name)
-    assert found["exported"] < 1e-5
-    assert (found["exported_rows"] is None) == (row["exported_rows"] is None)
-    assert (found["exported_rows"] or 0) < 1e-5
-
-
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_activations_that_are_computed_again_are_the_tasks(make):
     torch.manual_seed(0)
@@ -204,43 +165,6 @@ def test_attention_that_uses_weights_without_calling_its_layers():
         each = [model(inputs["input_values"][[i]], task=t).logits for i, t in enumerate(TASKS)]
         torch.testing.assert_close(mixed, torch.cat(each))
     assert (mixed - logits).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("make", [llama, t5])
-def test_models_whose_norms_differ_are_packed_together(make):
-    torch.manual_seed(0)
-    models = {name: make()[0].eval() for name in ("a", "b")}
-    inputs = make()[1]
-    for net in models.values():
-        with torch.no_grad():
-            for name, tensor in net.named_parameters():
-                if "norm" in name:
-                    tensor.uniform_(0.5, 1.5)
-    packed = sp.pack(models, calibration=dict.fromkeys(models, inputs))
-    assert any("norm" in name for name in packed.summary().private)
-    with torch.no_grad():
-        for name, net in models.items():
-            unpacked = sp.unpack(packed, name)(**inputs).logits
-            torch.testing.assert_close(packed(**inputs, task=name).logits, unpacked)
-            wrong = (unpacked - net(**inputs).logits).square().sum()
-            assert wrong < 0.5 * net(**inputs).logits.square().sum()
-
-
-@pytest.mark.parametrize("make", [bert, gpt2])
-def test_models_with_tables_of_their_own_are_packed_together(make):
-    torch.manual_seed(0)
-    models = {name: make()[0].eval() for name in ("a", "b", "c")}
-    inputs = make()[1]
-    packed = sp.pack(models, calibration=dict.fromkeys(models, inputs), finetune=2, batch_size=9)
-    tables = [name for name in packed.summary().private if "position" in name or "wpe" in name]
-    assert len(tables) == 1
-    with torch.no_grad():
-        mixed = packed(**inputs, task=["b", "a", "c"]).logits
-        for row, name in enumerate(["b", "a", "c"]):
-            one = packed(**inputs, task=name).logits[row]
-            torch.testing.assert_close(mixed[row], one, rtol=1e-4, atol=1e-4)
-            other = packed(**inputs, task="a" if name == "c" else "c").logits[row]
-            assert (one - other).abs().max() > 1e-3
 
 
 class Opposites(torch.utils.data.Dataset):
@@ -367,23 +291,6 @@ def test_beams_of_rows_of_different_tasks():
     each = [model.generate(**inputs, **options, task=task) for task in range(3)]
     assert torch.equal(text, torch.stack([each[t][row] for row, t in enumerate(tasks)]))
     assert not torch.equal(each[0], each[1])
-
-
-@pytest.mark.parametrize("make", [llama, gpt2])
-def test_texts_of_different_tasks_packed_into_one_row(make):
-    torch.manual_seed(0)
-    model = randomise_private(sp.superpose(make()[0], tasks=3)).eval()
-    texts = [torch.randint(0, 30, (1, length)) for length in (3, 5, 4)]
-    lengths = [text.shape[1] for text in texts]
-    y = model(
-        torch.cat(texts, 1),
-        position_ids=torch.cat([torch.arange(n) for n in lengths]).unsqueeze(0),
-        task=torch.tensor(TASKS).repeat_interleave(torch.tensor(lengths)).unsqueeze(0),
-        use_cache=False,
-    ).logits
-    alone = [model(text, task=task).logits for text, task in zip(texts, TASKS, strict=True)]
-    torch.testing.assert_close(y, torch.cat(alone, 1))
-    assert not torch.allclose(alone[0], model(texts[0], task=2).logits)
 
 
 def test_generation_and_saving_of_tied_weights(tmp_path):
