@@ -496,3 +496,31 @@ def test_rows_are_computed_as_they_were_said_to_be():
     model.mixed, runs[:] = "direct", []
     model(x, task=TASKS)
     assert runs == [4]
+
+
+def test_a_layer_that_reads_another_ones_weight():
+    """Its rows may run by themselves, with what is inside it alone."""
+
+    class Reads(nn.Module):
+        def __init__(self, other):
+            super().__init__()
+            self.scale, self.others = nn.Parameter(torch.ones(8)), [other]
+
+        def forward(self, x):
+            return F.linear(x, self.others[0].weight) * self.scale
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+            self.second = Reads(self.first)
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    model, x = model_of(Net(), private_layers=["second"]), torch.randn(4, 8)
+    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
+    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
+    model.mixed = "direct"
+    with pytest.raises(sp.SuperposeError, match="'first' is read by another layer"):
+        model(x, task=TASKS)

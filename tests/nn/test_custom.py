@@ -34,6 +34,13 @@ def test_a_layer_that_writes_into_its_weight_leaves_the_others_weights_alone():
     torch.testing.assert_close(products, products.tril())
     assert products.diagonal().abs().min() > 0
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    x = torch.randn(5, 6)
+    tasks = [0, 1, 2, 1, 0]
+    model.mixed = "grouped"
+    torch.testing.assert_close(model(x, task=tasks), rows_one_by_one(model, tasks, x))
+    model.mixed = "direct"
+    with pytest.raises(sp.SuperposeError, match=r"'0' cannot be mapped over rows.*'grouped'"):
+        model(x, task=tasks)
 
 
 def test_statistics_that_are_set_anew_are_the_tasks_own():
@@ -175,8 +182,7 @@ def test_a_quantised_weight_is_left_alone():
         def forward(self, x):
             return x[..., :6] + self.bias
 
-    with pytest.warns(match="^0 stay shared"):
-        model = sp.superpose(nn.Sequential(Packed4(), nn.Linear(6, 3)), tasks=2)
+    model = sp.superpose(nn.Sequential(Packed4(), nn.Linear(6, 3)), tasks=2)
     assert model.summary().superposed == ["1.weight"]
     assert "0.weight" in model.summary().shared
 
@@ -195,9 +201,8 @@ def test_vectors_and_tables_beside_layers_are_shared_and_learn():
     own = randomise_private(sp.superpose(Words(), tasks=4, private_layers=["token", "pl*"]))
     assert set(own.summary().private) == {"token", "places.weight", "body.bias", "head.bias"}
     torch.testing.assert_close(own(x, task=TASKS), rows_one_by_one(own, TASKS, x))
-    own.mixed = "direct"  # the token is the model's own, and the model is no layer that is called
-    with pytest.raises(sp.SuperposeError, match="token is read"):
-        own(x, task=TASKS)
+    own.mixed = "direct"  # of a network that has a tensor itself, the whole pass is mapped
+    torch.testing.assert_close(own(x, task=TASKS), rows_one_by_one(own, TASKS, x))
 
 
 def test_a_task_that_was_customised_learns_its_own():

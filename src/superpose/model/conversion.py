@@ -251,7 +251,8 @@ def _assign(layer: Layer, name: str, value: Any) -> None:
         value = nn.Parameter(full(value), value.requires_grad) if is_quantised(value) else value
         layer._parameters[name] = value
     elif isinstance(stored, nn.Parameter) or (stored is None and name in layer._parameters):
-        learns = stored is None or stored.requires_grad or name in layer.private
+        quantised = stored is not None and is_quantised(stored)
+        learns = stored is None or stored.requires_grad or quantised or name in layer.private
         layer._parameters[name] = (
             None if value is None else nn.Parameter(value.detach().clone(), learns)
         )

@@ -55,6 +55,7 @@ class Layer(nn.Module):
 
     binds: ClassVar[bool] = True  # whether its class has weights that could be bound
     has_complex_form: ClassVar[bool] = False  # whether its weights may be complex numbers
+    reads_once: ClassVar[bool] = False  # whether its forward may write to a tensor that it reads
     one_by_one: ClassVar[bool] = False  # whether it always runs the tasks of a batch in turn
 
     path: str
@@ -148,10 +149,18 @@ class Layer(nn.Module):
         if rows is not None:
             by_row = self.by_task if self.runs_by_task() else self.by_row
             return by_row(own, rows, *inputs, **options)
-        y = super().forward(*inputs, **options)
+        y = self._run(own, *inputs, **options)
         if self.training and self.acts.note:
             self.note(own, inputs[0] if inputs else next(iter(options.values())))
         return y
+
+    def _run(self, own: LayerView, *inputs: Any, **options: Any) -> Any:
+        """The plain layer's forward pass."""
+        if not self.reads_once:
+            return super().forward(*inputs, **options)
+        views = self._layers_inside() | {self.path: self.read_once(own)}
+        with viewing(View(views), self.home, active.again):
+            return super().forward(*inputs, **options)
 
     def note(self, own: LayerView, x: Tensor, rows: Tensor | None = None) -> None:
         """Let kinds of private tensors take note of the input, each task of its own rows."""
@@ -182,8 +191,9 @@ class Layer(nn.Module):
             inputs, options = tree_unflatten(
                 [x if d is None else x.unsqueeze(d) for x, d in some], tree
             )
-            with viewing(View(views_of(row[:count])), home, active.again):
-                y = super(Layer, self).forward(*inputs, **options)
+            views = views_of(row[:count])
+            with viewing(View(views), home, active.again):
+                y = self._run(views[self.path], *inputs, **options)
             if y.__class__ is Tensor:
                 return y.squeeze(dim)
             return tree_map(lambda t: t.squeeze(dim) if isinstance(t, Tensor) else t, y)
@@ -225,7 +235,8 @@ class Layer(nn.Module):
 
     def _layers_inside(self) -> dict[str, LayerView]:
         """The views of this layer and of those inside it."""
-        assert active.view is not None
+        if active.view is None:
+            return {}
         own = [self.path]
         return {p: one for p, one in active.view.layers.items() if not self.path or inside(p, own)}
 
@@ -352,9 +363,13 @@ def opened(change: Tensor, gates: tuple[Tensor, ...]) -> Tensor:
 def _view_of(layer: Layer) -> LayerView | None:
     """What a layer has of the task that is active, or was chosen; None if there is no such task."""
     view = active.view
-    if view is not None and active.home is layer.home:
-        return view.layers.get(layer.path)
-    return outside(layer.home, layer.path)
+    running = view is not None and active.home is layer.home
+    if running and layer.path in view.layers:  # type: ignore[union-attr]
+        return view.layers[layer.path]  # type: ignore[union-attr]
+    own = outside(layer.home, layer.path)
+    if own is None and running:  # of a row that another layer runs alone
+        raise layer.not_direct("is read by another layer, which computes rows by themselves")
+    return own
 
 
 def of_task(name: str) -> property:

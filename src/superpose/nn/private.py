@@ -335,10 +335,16 @@ class Private(nn.Module):
 
     def starts(self) -> dict[str, dict[str, Tensor]]:
         """For each layer the plain layer's own tensors, which a task has that is closed."""
-        return {
+        found = {
             path: {name: layer.stored(name) for name in layer.private}
             for path, layer in self.layers.items()
         }
+        plain = (Tensor, nn.Parameter)
+        if any(t.__class__ not in plain for own in found.values() for t in own.values()):
+            for flats in self.flats.values():  # the layers' own have been quantised since
+                for path, own in flats.split(flats.start).items():
+                    found[path] |= {n: t for n, t in own.items() if n in self.layers[path].private}
+        return found
 
     def tensors_by_row(self, tasks: list[int], index: Tensor) -> dict[str, dict[str, Tensor]]:
         """For each layer its tensors of rows of several tasks, (rows, …)."""

@@ -26,6 +26,8 @@ COMPUTES = ("forward", "_conv_forward")
 class Declared(Layer):
     """A module of which `register` told which tensors are bound: its own forward runs."""
 
+    reads_once = True
+
     @classmethod
     def layouts(cls, module: nn.Module, options: Options) -> dict[str, Layout]:
         return {name: Along(dim) for name, dim in (input_dims(module) or {}).items()}
@@ -140,6 +142,7 @@ def _running_its_own(form: Any) -> Any:
     members: dict[str, Any] = {
         name: next(vars(one)[name] for one in form.__mro__ if name in vars(one)) for name in kept
     }
+    members["reads_once"] = True
     members["_made_by"] = functools.partial(_running_its_own, form)
     return type(f"Own{form.__name__}", (Layer,), members)
 
