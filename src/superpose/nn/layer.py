@@ -137,10 +137,10 @@ class Layer(nn.Module):
         view = active.view
         if view is not None and active.home is self.home and self.path in view.layers:
             return view.layers[self.path], view.rows
-        own = outside(self.home, self.path)
-        if own is None:
+        view = outside(self.home, self.path)
+        if view is None:
             raise no_task(self.path)
-        return own, None
+        return view.layers[self.path], None
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The plain layer's forward pass, on the tensors of the task."""
@@ -225,9 +225,12 @@ class Layer(nn.Module):
 
     def _layers_inside(self) -> dict[str, LayerView]:
         """The views of this layer and of those inside it."""
-        assert active.view is not None
+        of_pass = active.view if active.home is self.home else None
+        view = outside(self.home, self.path) if of_pass is None else of_pass
+        if view is None:
+            raise no_task(self.path)
         own = [self.path]
-        return {p: one for p, one in active.view.layers.items() if not self.path or inside(p, own)}
+        return {p: one for p, one in view.layers.items() if not self.path or inside(p, own)}
 
     # where the rows of a mixed batch are
 
@@ -351,7 +354,8 @@ def _view_of(layer: Layer) -> LayerView | None:
     view = active.view
     if view is not None and active.home is layer.home:
         return view.layers.get(layer.path)
-    return outside(layer.home, layer.path)
+    view = outside(layer.home, layer.path)
+    return None if view is None else view.layers[layer.path]
 
 
 def of_task(name: str) -> property:
