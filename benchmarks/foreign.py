@@ -167,8 +167,9 @@ def mixed(net: nn.Module, given: Any, own: Any) -> str | None:
 
 def base(net: nn.Module, given: Any, own: Any) -> str | None:
     model = sp.superpose(net.eval(), tasks=2, base=True, **own)
-    with torch.no_grad():  # as a task that has not begun
-        start = outputs(net, given)
+    frozen = copy.deepcopy(net).requires_grad_(False)  # PyTorch multiplies by others as it likes
+    with torch.no_grad():
+        start = outputs(frozen, given)
         if not same(outputs(model, given, task=1), start, True):
             return "a task that has not begun is not its base"
     model.begin(0)

@@ -63,13 +63,13 @@ def test_a_causal_hint_needs_its_mask(need_weights):
     assert (mixed - model(x, x, x, task=TASKS)[0]).abs().max() > 1e-3
 
 
-
-
-def test_attention_is_called_by_itself_with_the_task_that_was_chosen():
+def test_attention_that_is_called_by_itself_has_the_task_that_was_chosen():
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    model = randomise_private(sp.superpose(layer, tasks=3)).eval()
-    x = torch.randn(4, 5, 8)
-    with model.task(2):
-        found = model.self_attn(x, x, x)[0]
-    torch.testing.assert_close(found, sp.unsuperpose(model, 2).self_attn(x, x, x)[0])
+    net = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    model, x = randomise_private(sp.superpose(net, tasks=3)).eval(), torch.randn(2, 3, 8)
+    for task in range(3):
+        with model.task(task):
+            y = model.self_attn(x, x, x)[0]
+        torch.testing.assert_close(y, sp.unsuperpose(model, task).self_attn(x, x, x)[0])
+    with pytest.raises(sp.SuperposeError, match="no task is active"):
+        model.self_attn(x, x, x)

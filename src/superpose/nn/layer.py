@@ -138,10 +138,10 @@ class Layer(nn.Module):
         view = active.view
         if view is not None and active.home is self.home and self.path in view.layers:
             return view.layers[self.path], view.rows
-        own = outside(self.home, self.path)
-        if own is None:
+        view = outside(self.home, self.path)
+        if view is None:
             raise no_task(self.path)
-        return own, None
+        return view.layers[self.path], None
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The plain layer's forward pass, on the tensors of the task."""
@@ -235,10 +235,12 @@ class Layer(nn.Module):
 
     def _layers_inside(self) -> dict[str, LayerView]:
         """The views of this layer and of those inside it."""
-        if active.view is None:
-            return {}
+        of_pass = active.view if active.home is self.home else None
+        view = outside(self.home, self.path) if of_pass is None else of_pass
+        if view is None:
+            raise no_task(self.path)
         own = [self.path]
-        return {p: one for p, one in active.view.layers.items() if not self.path or inside(p, own)}
+        return {p: one for p, one in view.layers.items() if not self.path or inside(p, own)}
 
     # where the rows of a mixed batch are
 
@@ -366,10 +368,10 @@ def _view_of(layer: Layer) -> LayerView | None:
     running = view is not None and active.home is layer.home
     if running and layer.path in view.layers:  # type: ignore[union-attr]
         return view.layers[layer.path]  # type: ignore[union-attr]
-    own = outside(layer.home, layer.path)
-    if own is None and running:  # of a row that another layer runs alone
+    chosen = outside(layer.home, layer.path)
+    if chosen is None and running:  # of a row that another layer runs alone
         raise layer.not_direct("is read by another layer, which computes rows by themselves")
-    return own
+    return None if chosen is None else chosen.layers[layer.path]
 
 
 def of_task(name: str) -> property:

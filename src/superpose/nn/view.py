@@ -141,15 +141,15 @@ def no_task(path: str) -> SuperposeError:
     )
 
 
-def outside(home: Home, path: str) -> LayerView | None:
-    """The view of a layer that is called, or read, while no pass runs but a task was chosen."""
+def outside(home: Home, path: str) -> View | None:
+    """The view for a layer that is called, or read, while no pass runs but a task was chosen."""
     known = chosen.get()
     if home not in known:
         return None
     model, ids = known[home]
     if not isinstance(ids, int) or torch._C._current_graph_task_id() != -1:
         raise no_task(path)  # a backward() computes activations again: whose, was not said
-    return model.view_of(ids).layers[path]
+    return model.view_of(ids)
 
 
 class untraced(Generic[P, R]):  # noqa: N801 (it is used as a decorator)

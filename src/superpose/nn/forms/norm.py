@@ -86,7 +86,7 @@ class BatchNorm(ChannelNorm):
     _check_input_dim: Any
 
     def runs_by_task(self) -> bool:
-        return self.training or self._buffers["running_mean"] is None
+        return self.training or self.stored("running_mean") is None
 
     def by_row(self, own: LayerView, rows: Tensor, input: Tensor) -> Tensor:
         self._check_input_dim(input)
@@ -115,12 +115,12 @@ class InstanceNorm(BatchNorm):
     """Statistics of each row, or running ones."""
 
     def runs_by_task(self) -> bool:
-        return self.training and self._buffers["running_mean"] is not None
+        return self.training and self.stored("running_mean") is not None
 
     def by_row(self, own: LayerView, rows: Tensor, input: Tensor) -> Tensor:
         self._check_input_dim(input)
         self.check_rows(input, rows)
-        if self._buffers["running_mean"] is not None:
+        if self.stored("running_mean") is not None:
             return self.standardised(own, input)
         return self.scaled(own, F.instance_norm(input, eps=self.eps), 0, channels=True).to(
             input.dtype
@@ -148,7 +148,7 @@ class ComplexNorm(ChannelNorm):
     normalise: Any
 
     def runs_by_task(self) -> bool:
-        return self.training or self._buffers["running_mean"] is None
+        return self.training or self.stored("running_mean") is None
 
     def by_row(self, own: LayerView, rows: Tensor, input: Tensor) -> Tensor:
         self.check_rows(input, rows)
