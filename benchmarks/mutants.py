@@ -312,7 +312,7 @@ class Tree:
         for stream in (1, 2):
             os.dup2(output, stream)
         os.environ.update(self.environment)
-        sys.path[:0] = self.environment["PYTHONPATH"].split(os.pathsep)
+        sys.path[:1] = self.environment["PYTHONPATH"].split(os.pathsep)  # no benchmarks/serving.py
         code = NOT_RUN
         try:
             code = int(pytest.main(arguments))
@@ -409,13 +409,26 @@ class Mutants:
         among = " ".join(self.among)
         left = [f for f in every if f.id in done and done[f.id].outcome == "survived"]
         left = [fault for fault in left if done[fault.id].among != among]
-        left = [fault for fault in left if fault.plant(tree.folder)]  # all at once
-        options = [f"--ignore={path}" for path in LEFT_OUT]
-        failed = tree.failed(self.among, LONG_LIMIT, *options)
-        tree.restore(left)
-        print(f"{len(left)} planted at once, {len(failed)} tests fail", flush=True)
+        planted, failed = self._failed_before(among)
+        if not planted:
+            both = [fault for fault in left if fault.plant(tree.folder)]  # all at once
+            planted = [fault.id for fault in both]
+            options = [f"--ignore={path}" for path in LEFT_OUT]
+            failed = tree.failed(self.among, LONG_LIMIT, *options)
+            tree.restore(both)
+            with self.out.open("a") as file:
+                told = {"among": among, "planted": planted, "failed": failed}
+                file.write(json.dumps(told) + "\n")
+            print(f"{len(planted)} planted at once, {len(failed)} tests fail", flush=True)
         for fault in left:
-            self._note(one(tree, fault, failed, among))
+            if fault.id in planted:
+                self._note(one(tree, fault, failed, among))
+
+    def _failed_before(self, among: str) -> tuple[list[str], list[str]]:
+        """What failed with all of them planted, in a run that was stopped after that."""
+        lines = map(json.loads, self.out.read_text().splitlines())
+        each = [one for one in lines if "planted" in one and one["among"] == among]
+        return (each[-1]["planted"], each[-1]["failed"]) if each else ([], [])
 
     def _check(self, tree: Tree) -> None:
         """That the tests which killed something pass without a fault."""
