@@ -110,6 +110,7 @@ def test_fine_tunes_start_from_their_base(make, options):
         assert torch.equal(model(**inputs, task=1).logits, expected)
     optimiser = torch.optim.Adam(model.train().parameters(), 1e-2)
     losses = []
+    model.begin(0)
     for _ in range(12):
         optimiser.zero_grad()
         logits = model(**inputs, task=0).logits.flatten(0, -2)
@@ -167,6 +168,11 @@ def test_attention_that_uses_weights_without_calling_its_layers():
     assert (mixed - logits).abs().max() > 1e-3
 
 
+def of_rows(outputs, labels, num_items_in_batch=None):
+    """The loss of a mixed batch, from the outputs, which have rows."""
+    return torch.nn.functional.cross_entropy(outputs.logits, labels)
+
+
 class Opposites(torch.utils.data.Dataset):
     """Two tasks whose labels are each other's opposite, one row of each in turn."""
 
@@ -186,7 +192,9 @@ def test_the_trainer_takes_a_column_of_tasks(tmp_path):
         tmp_path, per_device_train_batch_size=32, num_train_epochs=20, learning_rate=5e-3,
         save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
-    trainer = transformers.Trainer(model, options, train_dataset=Opposites())
+    trainer = transformers.Trainer(
+        model, options, train_dataset=Opposites(), compute_loss_func=of_rows
+    )
     trainer.train()
     found = trainer.predict(Opposites())
     assert (found.predictions.argmax(1) == found.label_ids).mean() > 0.95
@@ -195,14 +203,16 @@ def test_the_trainer_takes_a_column_of_tasks(tmp_path):
 SAID = "from_pretrained cannot read superposed weights.*of BertForSequenceClassification .*sp.save"
 
 
-def training(path, model, optimiser=None, data=None, **options):
+def training(path, model, optimiser=None, data=None, loss=of_rows, **options):
     """A short run of the trainer."""
     arguments = transformers.TrainingArguments(
         path, per_device_train_batch_size=32, learning_rate=5e-3, report_to=[], disable_tqdm=True,
         use_cpu=True, **{"num_train_epochs": 2, "save_strategy": "no", **options},
     )  # fmt: skip
     data = Opposites() if data is None else data
-    return transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimiser, None))
+    return transformers.Trainer(
+        model, arguments, train_dataset=data, optimizers=(optimiser, None), compute_loss_func=loss
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"base": True, "rank": 2}])
@@ -210,6 +220,7 @@ def test_the_trainer_resumes_from_a_checkpoint(tmp_path, options):
     torch.manual_seed(0)
     net, inputs = bert()
     first, second = (sp.superpose(net, tasks=2, **options) for _ in range(2))
+    first.begin(0, 1)
     with pytest.warns(UserWarning, match=SAID):
         training(tmp_path, first, save_strategy="epoch").train()
     resumed = training(tmp_path, second, save_strategy="epoch")
@@ -254,8 +265,9 @@ def test_the_trainer_centred_by_task_is_given_one_task_at_a_time(tmp_path):
     torch.manual_seed(0)
     options = {"base": True, "rank": 2, "centre": "task"}
     model = sp.superpose(bert()[0], "hadamard", tasks=["a", "b"], **options)
+    model.begin("a", "b")
     with pytest.raises(sp.SuperposeError, match=r"such as a loss.*compute it from the outputs"):
-        training(tmp_path, model).train()
+        training(tmp_path, model, loss=None).train()
     groups = model.parameter_groups(1e-5, rank_lr=1e-4)
     optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
     start = {name: tensor.clone() for name, tensor in model.private_tensors("b").items()}

@@ -230,6 +230,7 @@ def read_out(model: Superposed, task: int | None) -> dict[str, dict[str, Any]]:
     As they stand, a weight with a base is the base, itself, because it may be tied to another.
     """
     view = None if task is None else model.view_of(task)
+    starts = model.private_state.starts() if task is None else {}
     found: dict[str, dict[str, Any]] = {}
     for layer in model.superposed_layers:
         shifted = ["bias"] if layer.acts.bias else []
@@ -240,7 +241,8 @@ def read_out(model: Superposed, task: int | None) -> dict[str, dict[str, Any]]:
                 read[name] = layer.read(name, view.layers[layer.path])
             else:
                 base = layer.base(name)
-                read[name] = layer.stored(name) if base is None else base
+                start = starts[layer.path].get(name) if layer.path in starts else None
+                read[name] = base if base is not None else layer.stored(name) if start is None else start
     return found
 
 
