@@ -49,7 +49,7 @@ NETWORKS = {
     "learned": (mlp, {"learnable": True}, lambda rows: torch.randn(rows, 12)),
     "shared": (mlp, {"private": "shared"}, lambda rows: torch.randn(rows, 12)),
     "words": (
-        Words, {"private_layers": ["words"]}, lambda rows: torch.randint(9, (rows, 2))
+        Words, {"private_layers": ["words", "token", "scale"]}, lambda rows: torch.randint(9, (rows, 2))
     ),
 }  # fmt: skip
 
@@ -59,19 +59,18 @@ def superposed(network, family="binary", **options):
     return randomise_private(sp.superpose(network(), family, tasks=4, **options)).eval()
 
 
-def probed(model, x, task):
-    """After a mixed batch, by which it is known how such batches are computed."""
-    model.eval()(x, task=task)
-    return sp.exportable(model)
+def direct(model):
+    model.mixed = "direct"
+    return model.eval()
 
 
 def exported(model, x, task):
-    """A program of any number of rows, or, where rows are mapped, of as many as there are in x."""
+    """A program of any number of rows."""
     first = next(iter(inspect.signature(model.forward).parameters))
-    program = probed(model, x, task)
-    mapped = task.ndim and not model.superposition.knows_direct
+    if task.ndim:
+        model.mixed = "direct"
     shapes = {first: {0: BATCH}, "task": {0: BATCH} if task.ndim else None}
-    shapes = None if mapped else shapes
+    program = sp.exportable(model)
     return torch.export.export(program, (x,), {"task": task}, dynamic_shapes=shapes)
 
 
@@ -82,8 +81,7 @@ def assert_same(found, expected):
 def assert_serves_all_tasks(model, inputs):
     x = inputs(7)
     program = exported(model, inputs(5), ROWS).module()
-    rows = 7 if model.superposition.knows_direct else 5
-    assert_same(program(x[:rows], task=OTHERS[:rows]), model(x[:rows], task=OTHERS[:rows]))
+    assert_same(program(x, task=OTHERS), model(x, task=OTHERS))
     of_one = exported(model, inputs(5), torch.tensor(1)).module()
     for task in model.tasks:
         assert_same(of_one(x, task=torch.tensor(task)), model(x, task=task))
@@ -103,19 +101,11 @@ def test_networks(name):
     assert_serves_all_tasks(superposed(network, **options), inputs)
 
 
-def test_private_tensors_that_are_read_are_mapped():
-    model = superposed(Words, private_layers=["words"])
-    program = exported(model, torch.randint(9, (5, 2)), ROWS).module()
-    assert model.summary().mixed[0].startswith("mapped")
-    x, others = torch.randint(9, (5, 2)), OTHERS[:5]
-    assert_same(program(x, task=others), rows_one_by_one(model, others, x))
-
-
 def test_tasks_keep_their_numbers():
     model = sp.superpose(mlp(), tasks=["a", "b", "c"])
     model.remove_task("b")
     x = torch.randn(2, 12)
-    program = probed(model, x, ["c", "a"])
+    program = sp.exportable(direct(model))
     assert_same(program(x, task=torch.tensor([2, 0])), model(x, task=["c", "a"]))
     for unknown in (1, 3):
         with pytest.raises(IndexError, match="out of range"):
@@ -128,7 +118,7 @@ def test_whole_numbers_that_name_tasks_are_names():
     model = sp.superpose(mlp(), tasks=[1, 2, "three", 5])
     x = torch.randn(3, 12)
     rows = torch.tensor([5, 1, 2])
-    program = probed(model, x, rows)
+    program = sp.exportable(direct(model))
     for task in (1, 2, 5):
         assert_same(program(x, task=torch.tensor(task)), model(x, task=task))
     assert_same(program(x, task=rows), model(x, task=rows))
@@ -202,22 +192,10 @@ def test_a_batch_that_is_grouped_by_task_is_refused():
     assert_same(of_one(x, task=torch.tensor(2)), model(x, task=2))
 
 
-def test_a_batch_whose_way_is_not_known_is_refused():
-    model, x, tasks = superposed(mlp), torch.randn(5, 12), {"task": ROWS}
-    with pytest.raises(sp.SuperposeError, match=r"it is not known yet: run model\.eval\(\)"):
-        torch.export.export(sp.exportable(model), (x,), tasks)
-    model.train()(x, **tasks)  # which may be another way
-    with pytest.raises(sp.SuperposeError, match="it is not known yet"):
-        torch.export.export(sp.exportable(model), (x,), tasks)
-    model.eval()(x, **tasks)
-    program = torch.export.export(sp.exportable(model), (x,), tasks).module()
-    assert_same(program(x, task=ROWS.flip(0)), model(x, task=ROWS.flip(0)))
-
-
 def test_as_many_tokens_as_rows():
     model = superposed(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
     x, tasks = torch.randn(3, 3, 4), torch.tensor([0, 1, 1])
-    program = torch.export.export(probed(model, x, tasks), (x,), {"task": tasks}).module()
+    program = torch.export.export(sp.exportable(direct(model)), (x,), {"task": tasks}).module()
     others = torch.tensor([3, 0, 2])
     assert_same(program(x, task=others), rows_one_by_one(model, others, x))
 
@@ -247,7 +225,7 @@ def begun(name):
 def test_programs_know_which_tasks_have_begun(name):
     model, net, inputs = begun(name)
     x = inputs(5)
-    program = torch.export.export(probed(model, x, ROWS), (x,), {"task": ROWS}).module()
+    program = torch.export.export(sp.exportable(direct(model)), (x,), {"task": ROWS}).module()
     assert_same(program(x, task=ROWS), model(x, task=ROWS))
     assert_same(program(x, task=torch.tensor([1, 3, 3, 1, 1])), net(x))
     one = torch.export.export(sp.exportable(model), (x,), {"task": torch.tensor(1)}).module()
@@ -262,7 +240,7 @@ def test_onnx_with_a_base(name, tmp_path):
     model, net, inputs = begun(name)
     x = inputs(5)
     torch.onnx.export(
-        probed(model, x, ROWS), (x,), tmp_path / "many.onnx", kwargs={"task": ROWS},
+        sp.exportable(direct(model)), (x,), tmp_path / "many.onnx", kwargs={"task": ROWS},
         dynamo=True, verbose=False,
     )  # fmt: skip
     session = onnxruntime.InferenceSession(tmp_path / "many.onnx")
@@ -278,7 +256,7 @@ def test_onnx_with_a_base(name, tmp_path):
 def test_onnx(family, tmp_path):
     model = superposed(cnn, family, conv="channel")
     torch.onnx.export(
-        probed(model, torch.randn(5, 3, 6, 6), ROWS),
+        sp.exportable(direct(model)),
         (torch.randn(5, 3, 6, 6),),
         tmp_path / "many.onnx",
         kwargs={"task": ROWS},

@@ -231,6 +231,7 @@ def fine_tuned(**options):
     """A model with a base, of which two of three tasks have learned, and the base itself."""
     net, x = mlp(), torch.randn(5, 12)
     model = sp.superpose(net, "hadamard", tasks=3, base=True, **options)
+    model.begin(0, 2)
     optimiser = torch.optim.Adam(model.parameters(), 0.02)
     for task in (0, 2):
         optimiser.zero_grad()

@@ -54,6 +54,19 @@ def test_there_is_a_file_of_every_family_and_of_every_kind():
 
 
 @every_file
+def test_a_file_is_written_again_as_it_was(path, tmp_path):
+    """What a file says, under which names, is the format."""
+    header, tensors = tensor_file.read(path)
+    model, _ = read(path)
+    if header["reduced"] is None:
+        sp.save(model, tmp_path / "again.safetensors")
+        again, same = tensor_file.read(tmp_path / "again.safetensors")
+        assert again == header
+        assert same.keys() == tensors.keys()
+        assert all(torch.equal(same[name], tensor) for name, tensor in tensors.items())
+
+
+@every_file
 def test_tasks_give_what_they_gave(path):
     model, expected = read(path)
     x = inputs(expected["network"])
