@@ -11,6 +11,7 @@ sentence of ours; or `wrong`, other values or an error that is not ours.
 """
 
 import copy
+import importlib
 import itertools
 import json
 import sys
@@ -36,7 +37,7 @@ WHERE = BEFORE, AFTER, ALONE = "behind a layer", "before a layer", "alone"
 
 
 class Scaled(nn.Module):
-    """A module whose input is scaled by what a linear layer makes of it: its sign and range stay."""
+    """A module whose input a linear layer scales, by which its sign and range stay."""
 
     def __init__(self, module: nn.Module, features: int) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ class Case(NamedTuple):
 
 def cases(names: list[str]) -> Iterator[Case]:
     try:
-        import expecttest  # noqa: F401 (PyTorch's tests import it; the database does not need it)
+        importlib.import_module("expecttest")  # PyTorch's tests import it; these need it not
     except ImportError:
         stand_in: Any = types.ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase
@@ -109,14 +110,17 @@ def cases(names: list[str]) -> Iterator[Case]:
 def _features(given: Any) -> int | None:
     """The size of the last dimension of the first tensor, if it is of real numbers."""
     first = given[0] if given else None
-    real = isinstance(first, Tensor) and first.is_floating_point() and first.ndim > 0
-    return first.shape[-1] if real else None
+    if not isinstance(first, Tensor) or not first.is_floating_point() or not first.ndim:
+        return None
+    return first.shape[-1]
 
 
 def outputs(run: Callable[..., Any], given: Any, **more: Any) -> list[Tensor]:
     inputs, options = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, given)
     torch.manual_seed(2)
-    return [x.detach() for x in tree_leaves(run(*inputs, **options, **more)) if isinstance(x, Tensor)]
+    return [
+        x.detach() for x in tree_leaves(run(*inputs, **options, **more)) if isinstance(x, Tensor)
+    ]
 
 
 def same(one: list[Tensor], other: list[Tensor], exactly: bool = False) -> bool:
@@ -140,7 +144,9 @@ def apart(model: sp.Superposed) -> sp.Superposed:
 
 def identity(net: nn.Module, given: Any, own: Any) -> str | None:
     model = sp.superpose(net, "identity", tasks=2, **own)
-    return None if same(outputs(model, given, task=1), outputs(net, given), True) else "other values"
+    return (
+        None if same(outputs(model, given, task=1), outputs(net, given), True) else "other values"
+    )
 
 
 def read_out(net: nn.Module, given: Any, own: Any) -> str | None:
@@ -207,7 +213,7 @@ def rows_by_themselves(case: Case) -> bool:
         whole = outputs(net, given)
         alone = [outputs(net, batch.take(torch.tensor([row]))) for row in range(batch.rows)]
         dims = [check_returned(model, one, 1) for one in alone]
-    except Exception:  # noqa: BLE001 (no batch)
+    except Exception:  # no batch
         return False
     if batch.rows < 2:
         return False
@@ -221,7 +227,7 @@ def judged(case: Case, law: str) -> tuple[str, str]:
         wrong = LAWS[law](copy.deepcopy(case.net), case.given, case.options)
     except sp.SuperposeError as error:
         return "refused", str(error)
-    except Exception as error:  # noqa: BLE001 (it is the result)
+    except Exception as error:  # which is the result
         return "wrong", f"{type(error).__name__}: {error}"
     return ("right", "") if wrong is None else ("wrong", wrong)
 

@@ -196,12 +196,20 @@ def zoo() -> str:
         shared = [f"`{name}`" for name in other]
         shared += ["a convolution with `weight_norm`"] if normed else []
         if row["delta"] is None:
-            packed = f"no: `{row['delta_why'].split()[0]}` cannot keep a base"
+            packed = "no: a task cannot have a `weight_norm` for itself"
         else:
             packed = f"yes, {row['delta_way']}"
         exported = "one task at a time" if row["exported_rows"] is None else "yes"
         time = f"{row['ratio']:.1f}"
-        cells = (row["name"], str(row["bound"]), ", ".join(shared), row["way"], time, packed, exported)
+        cells = (
+            row["name"],
+            str(row["bound"]),
+            ", ".join(shared),
+            row["way"],
+            time,
+            packed,
+            exported,
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -3,9 +3,10 @@
 python benchmarks/zoo.py    # writes results/models/transformers.json
 
 For each: whether a task's outputs are those of its plain network, read out; whether a batch with
-one task per row gives the same rows, and in which way, as is declared; how many weights are bound;
-which tensors all tasks share; the same of two models packed by delta, a network and one that
-differs from it in every parameter; and whether one exported program gives the outputs of all tasks. `learned` compares the gradients of a mixed batch, in training, with those of its rows.
+one task per row gives the same rows, in the way that is declared; how many weights are bound; which
+tensors all tasks share; the same of two models packed by delta, a network and one that differs from
+it in every parameter; and whether one exported program gives the outputs of all tasks. `learned`
+compares the gradients of a mixed batch, in training, with those of its rows.
 """
 
 import copy
