@@ -1,7 +1,6 @@
 """What a model costs, beside Table 1 of the paper."""
 
 import pytest
-import torch
 from networks import mlp
 from torch import nn
 

@@ -1,6 +1,5 @@
 """Tensors in fewer bits: a scale for each output, wherever the outputs are."""
 
-
 import pytest
 import torch
 from torch import nn

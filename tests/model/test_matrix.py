@@ -137,7 +137,8 @@ def identity_is_the_plain_network_to_the_last_bit(case, path):
                     assert torch.equal(found.pop(own), gradient), name
                     break
             else:  # what all tasks share does not learn with a base
-                assert case.has_base and name in model.summary().shared, name
+                assert case.has_base, name
+                assert name in model.summary().shared, name
         added = ("_down", "_up", "_context")
         assert all(name.partition(" ")[0].endswith(added) for name in found), found.keys()
         state = whole_state(model)
@@ -260,7 +261,8 @@ def a_closed_task_is_the_base(case, path):
             one.train()(x, task=[1, 1, 1, 1, 3][: len(x)])
         one.eval()
     assert (scrambled(x, task=1) - base).abs().max() > 1e-4
-    assert model.begun == [] and scrambled.begun == [1]
+    assert model.begun == []
+    assert scrambled.begun == [1]
     own = {name for name in model.state_dict() if is_private(name)}
     assert own == {"private_state.tasks_begun"}
     model.begin(1, 3)

@@ -70,5 +70,3 @@ def test_an_encoder_decoder_generates_what_the_tasks_own_network_does():
     assert torch.equal(both[1:], plain[1][1:])
     model.mixed = "grouped"
     assert torch.equal(model.generate(ids, task=[0, 1], **options), both)
-
-

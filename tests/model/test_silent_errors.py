@@ -264,7 +264,7 @@ def test_a_number_that_names_no_task_is_not_taken_for_one():
     model.remove_task(0)
     x = torch.randn(2, 4)
     for task in (0, {"a"}, {"a": 1}, b"a", None.__class__, iter(["a"])):
-        with pytest.raises(sp.SuperposeError, match="unknown task|give a task's name or number"):
+        with pytest.raises(sp.SuperposeError, match=r"unknown task|give a task's name or number"):
             model(x, task=task)
 
 

@@ -107,9 +107,9 @@ def test_a_state_is_not_read_as_that_of_other_tasks_or_contexts(tmp_path):
         sp.SuperposeError, match=r"task 1 is 'b' in .* and 'c' in the model.*rename_task"
     ):
         into(tasks=["a", "c"])
-    with pytest.raises(sp.SuperposeError, match="seed: the state was saved with 0, and the model has 1"):
+    with pytest.raises(sp.SuperposeError, match="seed: the state was saved with 0, and the model"):
         into(tasks=["a", "b"], seed=1)
-    with pytest.raises(sp.SuperposeError, match=r"family: .*Hadamard.*Binary.*with the same family"):
+    with pytest.raises(sp.SuperposeError, match=r"family: .*Hadamard.*Binary.*the same family"):
         into("binary", tasks=["a", "b"])
     state = dict(state)  # as a file of another format has it, which tells nothing
     into(tasks=["b", "a"])

@@ -90,5 +90,3 @@ def test_a_context_may_be_used_first_inside_a_transform(family):
     model(x, task=1).square().sum().backward()
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, model.get_parameter(name).grad)
-
-

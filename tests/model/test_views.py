@@ -145,7 +145,7 @@ class Telling(nn.Module):
 
 def test_numbers_that_are_no_tensors_are_not_those_of_the_last_task():
     model = sp.superpose(Telling(), tasks=3)
-    with pytest.raises(sp.SuperposeError, match="values that are no tensors.*return tensors"):
+    with pytest.raises(sp.SuperposeError, match=r"values that are no tensors.*return tensors"):
         model(torch.randn(3, 6), task=TASKS)
 
 

@@ -6,7 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from checks import TASKS, learn, learned_gradients, randomise_private, rows_one_by_one
-from customised import Masked, NormAct, OwnBatchNorm, OwnLinear, Quadratic, RootMeanSquare, Standardised
+from customised import (
+    Masked,
+    NormAct,
+    OwnBatchNorm,
+    OwnLinear,
+    Quadratic,
+    RootMeanSquare,
+    Standardised,
+)
 from modules import Words
 from torch import nn
 
@@ -160,7 +168,8 @@ def test_a_private_tensor_may_have_any_name():
             return self.layer(x + self.keys) * self.values
 
     own = ["keys", "values"]
-    model, x = randomise_private(sp.superpose(Memory(), tasks=4, private_layers=own)), torch.randn(5, 6)
+    model = randomise_private(sp.superpose(Memory(), tasks=4, private_layers=own))
+    x = torch.randn(5, 6)
     assert {"keys", "values"} <= model.private_tensors(2).keys()
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
 

@@ -242,7 +242,8 @@ def read_out(model: Superposed, task: int | None) -> dict[str, dict[str, Any]]:
             else:
                 base = layer.base(name)
                 start = starts[layer.path].get(name) if layer.path in starts else None
-                read[name] = base if base is not None else layer.stored(name) if start is None else start
+                stored = layer.stored(name) if start is None else start
+                read[name] = stored if base is None else base
     return found
 
 
