@@ -127,6 +127,8 @@ def check_returned(model: Superposed, tensors: list[Tensor], rows: int) -> list[
 
 def rows_in_returned(model: Superposed, value: Any, rows: int) -> list[int | None]:
     """The same for all tensors; those inside caches have rows first, numbers have none."""
+    if value.__class__ is Tensor:
+        return check_returned(model, [value], rows)
     tensors, told = flatten(value)[0], in_tree(value)
     tree = [tensor for tensor, own in zip(tensors, told, strict=True) if own]
     dims = iter(check_returned(model, tree, rows))
