@@ -49,7 +49,7 @@ NETWORKS = {
     ),
     "learned": (mlp, {"learnable": True}, lambda rows: torch.randn(rows, 12)),
     "shared": (mlp, {"private": "shared"}, lambda rows: torch.randn(rows, 12)),
-    "words": (Words, {"private_layers": ["token", "scale"]}, lambda rows: torch.randint(9, (rows, 2))),
+    "words": (Words, {"private_layers": ["token", "scale"]}, lambda n: torch.randint(9, (n, 2))),
 }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_networks(name):
     model = superposed(network, **options)
     if name == "recurrent":
         assert_serves_each_task(model, inputs)
-        with pytest.raises(sp.SuperposeError, match="one after the other.*one task for the batch"):
+        with pytest.raises(sp.SuperposeError, match=r"one after the other.*one task for the batch"):
             exported(model, inputs(5), ROWS)
     else:
         assert_serves_all_tasks(model, inputs, fixed=name in ("cnn", "encoder", "words"))
