@@ -16,6 +16,7 @@ import superpose as sp
 
 ROWS = torch.tensor([2, 0, 1, 2, 3])
 OTHERS = torch.tensor([3, 1, 0, 0, 2, 1, 3])
+ROWS_OF = {False: ROWS, True: torch.tensor([2, 0, 1, 2, 3, 1, 0])}
 BATCH = torch.export.Dim("batch")
 
 
@@ -48,9 +49,7 @@ NETWORKS = {
     ),
     "learned": (mlp, {"learnable": True}, lambda rows: torch.randn(rows, 12)),
     "shared": (mlp, {"private": "shared"}, lambda rows: torch.randn(rows, 12)),
-    "words": (
-        Words, {"private_layers": ["words", "token", "scale"]}, lambda rows: torch.randint(9, (rows, 2))
-    ),
+    "words": (Words, {"private_layers": ["token", "scale"]}, lambda n: torch.randint(9, (n, 2))),
 }  # fmt: skip
 
 
@@ -64,25 +63,29 @@ def direct(model):
     return model.eval()
 
 
-def exported(model, x, task):
-    """A program of any number of rows."""
+def exported(model, x, task, fixed=False):
+    """A program of any number of rows, or of as many as x has."""
     first = next(iter(inspect.signature(model.forward).parameters))
     if task.ndim:
         model.mixed = "direct"
     shapes = {first: {0: BATCH}, "task": {0: BATCH} if task.ndim else None}
-    program = sp.exportable(model)
-    return torch.export.export(program, (x,), {"task": task}, dynamic_shapes=shapes)
+    shapes = None if fixed and task.ndim else shapes
+    return torch.export.export(sp.exportable(model), (x,), {"task": task}, dynamic_shapes=shapes)
 
 
 def assert_same(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def assert_serves_all_tasks(model, inputs):
+def assert_serves_all_tasks(model, inputs, fixed=False):
     x = inputs(7)
-    program = exported(model, inputs(5), ROWS).module()
+    program = exported(model, inputs(7 if fixed else 5), ROWS_OF[fixed], fixed).module()
     assert_same(program(x, task=OTHERS), model(x, task=OTHERS))
-    of_one = exported(model, inputs(5), torch.tensor(1)).module()
+    assert_serves_each_task(model, inputs)
+
+
+def assert_serves_each_task(model, inputs):
+    x, of_one = inputs(7), exported(model, inputs(5), torch.tensor(1)).module()
     for task in model.tasks:
         assert_same(of_one(x, task=torch.tensor(task)), model(x, task=task))
 
@@ -97,8 +100,15 @@ def test_every_family(family):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks(name):
+    """Where rows are mapped, a program is of as many rows as there were."""
     network, options, inputs = NETWORKS[name]
-    assert_serves_all_tasks(superposed(network, **options), inputs)
+    model = superposed(network, **options)
+    if name == "recurrent":
+        assert_serves_each_task(model, inputs)
+        with pytest.raises(sp.SuperposeError, match=r"one after the other.*one task for the batch"):
+            exported(model, inputs(5), ROWS)
+    else:
+        assert_serves_all_tasks(model, inputs, fixed=name in ("cnn", "encoder", "words"))
 
 
 def test_tasks_keep_their_numbers():
@@ -128,9 +138,9 @@ def test_whole_numbers_that_name_tasks_are_names():
 
 
 def test_a_program_has_each_number_once():
-    model = superposed(Words, private_layers=["words"])
+    model = superposed(Words, private_layers=["scale"])
     x = torch.randint(9, (5, 2))
-    program = exported(model, x, ROWS)
+    program = exported(model, x, ROWS, fixed=True)
     learned = {p.data_ptr(): p.numel() for p in model.parameters() if p.requires_grad}
     contexts = 4 * 8
     places = 4
@@ -184,10 +194,14 @@ def test_only_superposed_models():
 
 
 def test_a_batch_that_is_grouped_by_task_is_refused():
-    model = sp.superpose(Relative(nn.LayerNorm(4)), tasks=4, mixed="grouped")
+    model = sp.superpose(
+        Relative(nn.LayerNorm(4)), tasks=4, skip=["keys"], private_layers=["table"]
+    )
     x = torch.randn(5, 3, 4)
-    with pytest.raises(sp.SuperposeError, match=r"it is grouped: .*with one task for the batch"):
-        exported(model, x, ROWS)
+    with pytest.raises(
+        sp.SuperposeError, match=r"this model's are grouped: .*with one task for the batch"
+    ):
+        torch.export.export(sp.exportable(model), (x,), {"task": ROWS})
     of_one = torch.export.export(sp.exportable(model), (x,), {"task": torch.tensor(1)}).module()
     assert_same(of_one(x, task=torch.tensor(2)), model(x, task=2))
 
@@ -213,6 +227,7 @@ def begun(name):
     make, shape, options = BASED[name]
     net = make().eval()
     model = sp.superpose(net, "hadamard", tasks=4, base=True, **options).train()
+    model.begin(0, 2)
     optimiser = torch.optim.Adam(model.parameters(), 0.01)
     for task in (0, 2):
         optimiser.zero_grad()

@@ -5,7 +5,6 @@ import torch
 from checks import rows_one_by_one
 from networks import LAYERS, mlp
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import superpose as sp
 from superpose.nn.kinds.mean import MOMENTUM
@@ -82,37 +81,6 @@ def test_a_pass_has_the_mean_that_was_there_when_it_began():
     bound = context.bind_weight(model.stored("weight"))
     torch.testing.assert_close(first, x @ bound.T + own["bias"])
     torch.testing.assert_close(again, (x - x.mean(0)) @ bound.T + own["bias"])
-
-
-class Recomputed(nn.Module):
-    def __init__(self, again):
-        super().__init__()
-        self.first, self.second, self.again = nn.Linear(4, 8), nn.Linear(8, 2), again
-
-    def inner(self, x):
-        return self.second(self.first(x).relu())
-
-    def forward(self, x):
-        if not self.again:
-            return self.inner(x)
-        return checkpoint(self.inner, x, use_reentrant=False, context_fn=sp.same_task)
-
-
-def test_activations_that_are_computed_again_have_the_same_gradients():
-    torch.manual_seed(0)
-    plain = sp.superpose(Recomputed(False), "hadamard", tasks=2, centre="task")
-    again = sp.superpose(Recomputed(True), "hadamard", tasks=2, centre="task")
-    again.load_state_dict(plain.state_dict())
-    x = torch.rand(8, 4)
-    for _ in range(3):
-        for model in (plain, again):
-            model.zero_grad()
-            model(x, task=1).square().sum().backward()
-        torch.testing.assert_close(again.first.weight.grad, plain.first.weight.grad)
-        torch.testing.assert_close(again.second.weight.grad, plain.second.weight.grad)
-    for name, tensor in plain.private_tensors(1).items():
-        torch.testing.assert_close(again.private_tensors(1)[name], tensor)
-    assert plain.private_tensors(1)["first.weight_seen"] == 3
 
 
 def test_a_mixed_batch_in_training_moves_the_mean_of_each_task():
@@ -198,39 +166,6 @@ def test_a_layer_with_a_forward_pass_of_its_own_has_no_mean():
     assert model.summary().centred == ["2.weight"]
     assert "0.weight_mean" not in model.private_tensors(1)
     assert model.private_tensors(1)["2.weight_mean"].any()
-
-
-class Twice(nn.Module):
-    """Calls a layer, and then uses its tensors without calling it."""
-
-    def __init__(self, bias):
-        super().__init__()
-        self.first = nn.Linear(16, 16, bias=bias)
-        self.head = nn.Linear(16, 3)
-
-    def forward(self, x):
-        y = self.first(x)
-        return self.head(torch.relu(nn.functional.linear(y, self.first.weight, self.first.bias)))
-
-
-@pytest.mark.parametrize("private", ["per-task", "shared"])
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_bias_that_is_read_has_what_the_mean_would_have_given(private, bias):
-    torch.manual_seed(0)
-    model = sp.superpose(Twice(bias), "hadamard", tasks=2, centre="task", private=private)
-    x, tasks = torch.randn(6, 16) + 2, [0, 1, 1, 0, 1, 0]
-    optimiser = torch.optim.SGD(model.parameters(), 0.02)
-    for step in range(8):
-        optimiser.zero_grad()
-        model(x, task=step % 2).square().mean().backward()
-        optimiser.step()
-    model.eval()
-    with torch.no_grad():
-        networks = [sp.unsuperpose(model, k) if bias else with_biases(model, k) for k in range(2)]
-        plain = [networks[task](x[i : i + 1]) for i, task in enumerate(tasks)]
-        alone = [model(x[i : i + 1], task=task) for i, task in enumerate(tasks)]
-        torch.testing.assert_close(torch.cat(alone), torch.cat(plain))
-        torch.testing.assert_close(model(x, task=tasks), torch.cat(plain))
 
 
 def test_what_other_tasks_learn_leaves_the_mean_in_front_of_a_batch_norm():

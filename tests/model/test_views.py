@@ -1,6 +1,7 @@
 """Views: what a pass uses is what the tensors are now, whoever wrote to them, and however."""
 
 import copy
+import inspect
 from dataclasses import dataclass
 
 import pytest
@@ -165,8 +166,12 @@ def test_tensors_that_are_not_found_are_refused():
 
 
 class Masked(Telling):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
     def forward(self, x, mask):
-        return self.first(x) * mask.sum()
+        return self.first(x) * mask.sum() * self.scale
 
 
 def test_a_tensor_of_another_size_is_refused_whatever_is_beside_it():
@@ -174,6 +179,10 @@ def test_a_tensor_of_another_size_is_refused_whatever_is_beside_it():
     refused = r"argument 'mask' has the shape \(5,\): .*batch_dim=\{'mask': 1\}"
     with pytest.raises(sp.SuperposeError, match=refused):
         model(x, mask, task=TASKS)
-    declared = sp.superpose(Masked(), tasks=3, batch_dim={"mask": None}).eval()
+    for own in ([], ["scale"]):  # beside which the network is a layer itself
+        declared = sp.superpose(Masked(), tasks=3, batch_dim={"mask": None}, private_layers=own)
+        assert [*inspect.signature(declared.forward).parameters] == ["x", "mask", "task"]
+        each = [declared(x[i : i + 1], mask[:3], task=i) for i in TASKS]
+        torch.testing.assert_close(declared(x, mask[:3], task=TASKS), torch.cat(each))
     each = [declared(x[i : i + 1], mask, task=i) for i in TASKS]
     torch.testing.assert_close(declared(x, mask, task=TASKS), torch.cat(each))

@@ -11,8 +11,6 @@ from customised import (
     NormAct,
     OwnBatchNorm,
     OwnLinear,
-    Quadratic,
-    RootMeanSquare,
     Standardised,
 )
 from modules import Words
@@ -140,23 +138,6 @@ def test_what_looks_up_and_what_reads_its_weights_elsewhere_is_left_alone():
     assert model(torch.zeros(2, 3, dtype=torch.int64), task=1).shape == (2, 1, 2)
 
 
-def test_other_methods_of_a_private_module_have_the_tasks_tensors():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.norm = nn.Linear(6, 6), RootMeanSquare(6)
-
-        def forward(self, x):
-            return self.norm.twice(self.layer(x)) + self.norm.weight
-
-    model = randomise_private(sp.superpose(Net(), tasks=4, private_layers=["norm"]))
-    x = torch.randn(5, 6)
-    torch.testing.assert_close(model(x, task=1), sp.unsuperpose(model, 1)(x))
-    model(x, task=1).sum().backward()
-    assert learned_gradients(model)["norm.weight of 1"].abs().max() > 0
-    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
-
-
 def test_a_private_tensor_may_have_any_name():
     class Memory(nn.Module):
         def __init__(self):
@@ -171,14 +152,6 @@ def test_a_private_tensor_may_have_any_name():
     model = randomise_private(sp.superpose(Memory(), tasks=4, private_layers=own))
     x = torch.randn(5, 6)
     assert {"keys", "values"} <= model.private_tensors(2).keys()
-    torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
-
-
-def test_a_customised_layer_can_be_private_as_a_whole():
-    net = nn.Sequential(nn.Linear(7, 7), Quadratic(7, 6))
-    model = randomise_private(sp.superpose(net, tasks=4, private_layers=["1"]))
-    assert model.summary().private[1:] == ["1.weight", "1.bias"]
-    x = torch.randn(5, 7)
     torch.testing.assert_close(model(x, task=TASKS), rows_one_by_one(model, TASKS, x))
 
 
@@ -212,18 +185,3 @@ def test_vectors_and_tables_beside_layers_are_shared_and_learn():
     torch.testing.assert_close(own(x, task=TASKS), rows_one_by_one(own, TASKS, x))
     own.mixed = "direct"  # of a network that has a tensor itself, the whole pass is mapped
     torch.testing.assert_close(own(x, task=TASKS), rows_one_by_one(own, TASKS, x))
-
-
-def test_a_task_that_was_customised_learns_its_own():
-    net = nn.Sequential(nn.Linear(6, 7), Quadratic(7, 6), NormAct2(6))
-    model = learn(sp.superpose(net, tasks=3, base=True), torch.randn(8, 6), 0).eval()
-    x = torch.randn(4, 6)
-    assert (model(x, task=0) - model(x, task=1)).abs().max() > 1e-3
-    assert torch.equal(model(x, task=1), net.eval()(x))
-
-
-class NormAct2(nn.BatchNorm1d):
-    """A norm and its activation in one."""
-
-    def forward(self, x):
-        return super().forward(x).relu()

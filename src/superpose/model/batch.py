@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
 from superpose.model.structure import Rebuild, flatten, in_tree, objects, write
+from superpose.nn.layer import plain_forward
 
 if TYPE_CHECKING:
     from superpose.model.model import Superposed
@@ -176,7 +177,7 @@ def rows_of(model: Superposed, inputs: tuple[Any, ...], options: dict[str, Any])
 def _arguments(model: Superposed, given: Any) -> Iterator[tuple[str, Any]]:
     """The arguments of the network's forward by name."""
     inputs, options = given
-    names = list(inspect.signature(type(model)._plain.forward).parameters)[1:]
+    names = list(inspect.signature(plain_forward(type(model)._plain)).parameters)[1:]
     last = len(names) - 1  # which may stand for several
     yield from ((names[min(place, last)], value) for place, value in enumerate(inputs))
     yield from options.items()

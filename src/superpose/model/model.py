@@ -25,7 +25,7 @@ from superpose.model.pretrained import generating, saving
 from superpose.model.summary import Summary, summarise
 from superpose.model.tasks import WHOLE, Name, Superposition, Task, check_names
 from superpose.model.ways import declared_way
-from superpose.nn.layer import Layer, class_of
+from superpose.nn.layer import Layer, class_of, plain_forward
 from superpose.nn.names import inside, joined
 from superpose.nn.options import check_way
 from superpose.nn.private import BEGUN, RANK, STATE, STATISTICS, Private
@@ -604,7 +604,7 @@ def superposed_class(plain: Any, kind: Any) -> Any:
             return self.run(self.view_of(ids), *inputs, **options)
         return run_mixed(self, ids, self.mixed, inputs, options)
 
-    forward.__signature__ = _with_task(plain.forward)  # type: ignore[attr-defined]
+    forward.__signature__ = _with_task(plain_forward(plain))  # type: ignore[attr-defined]
     # the compiler would make a graph for each name of a task here; it starts with `run` instead
     members = {"forward": untraced(forward, recursive=False), "_plain": plain, "_kind": kind}
     if callable(getattr(plain, "generate", None)) and hasattr(plain, "save_pretrained"):

@@ -211,6 +211,11 @@ class Layer(nn.Module):
         """The rows of each task together, put back where they were."""
         leaves, tree = tree_flatten((inputs, options))
         dims = self.rows_given(leaves, rows)
+        if not own.each:
+            raise SuperposeError(
+                f"layer {self.path!r} computes the tasks of a batch one after the other, which one "
+                "program for all of them cannot: export it with one task for the batch"
+            )
         views, places, parts = self._layers_inside(), [], []
         for slot in range(len(own.each)):
             index = (rows == slot).nonzero()[:, 0]
@@ -413,6 +418,12 @@ def empty_layer(*parts: Any) -> Any:
     """An instance of a made class, for pickles, which cannot name it."""
     made = class_of(*parts)
     return made.__new__(made)
+
+
+def plain_forward(kind: Any) -> Any:
+    """The forward pass of the plain class, whose arguments have their names."""
+    made = vars(kind).get("_made_of")
+    return kind.forward if made is None else made[1].forward
 
 
 def class_of(form: Any, plain: Any, names: tuple[str, ...]) -> Any:

@@ -80,7 +80,7 @@ class Attention(Layer):
                 "for rows of different tasks: give a batch, or run it once per task"
             )
         dim = 0 if self.batch_first else 1
-        if any(x.shape[dim] != len(rows) for x in sides):
+        if any(x.shape[dim] != rows.shape[0] for x in sides):
             raise self.not_direct(
                 f"is given {tuple(sides[0].shape)}, in which it cannot tell the {len(rows)} rows"
             )
@@ -88,7 +88,7 @@ class Attention(Layer):
         each = [x.movedim(dim, 0) for x in (sides[:1] if same else sides)]
         folded = mask is not None and mask.ndim == 3  # (rows · heads, queries, keys)
         if folded:
-            mask = mask.unflatten(0, (len(rows), -1))
+            mask = mask.unflatten(0, (rows.shape[0], -1))
         masks = {"key_padding_mask": padding, "attn_mask": mask}
         dims = {"key_padding_mask": padding is not None, "attn_mask": folded}
 

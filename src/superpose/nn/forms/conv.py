@@ -71,7 +71,7 @@ class Conv(Layer):
 
         Kernels of all rows are one convolution of rows · groups groups.
         """
-        if x.ndim != len(self.kernel_size) + 2 or x.shape[0] != len(rows):
+        if x.ndim != len(self.kernel_size) + 2 or x.shape[0] != rows.shape[0]:
             raise self.not_direct(
                 f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows"
             )
@@ -88,11 +88,13 @@ class Conv(Layer):
             if tree_leaves(alone):
                 kernels, shift = torch.vmap(self._read_row)(alone)
             else:  # contexts that are the identity, and nothing private
-                kernels, shift = (t.expand(len(x), *t.shape) for t in self._read_row(alone))
+                kernels, shift = (t.expand(x.shape[0], *t.shape) for t in self._read_row(alone))
             bias = bias if shift.shape[-1] == 0 else shift
             side_by_side = x.flatten(0, 1).unsqueeze(0)
-            y = self._convolve(side_by_side, kernels.flatten(0, 1), padding, len(x) * self.groups)
-            y = y.view(len(x), -1, *y.shape[2:])
+            y = self._convolve(
+                side_by_side, kernels.flatten(0, 1), padding, x.shape[0] * self.groups
+            )
+            y = y.view(x.shape[0], -1, *y.shape[2:])
         elif y is None:  # a frozen kernel, and a private bias
             y = self._convolve(x, full(self.stored("weight")), padding, self.groups)
         if self.training and self.acts.note:

@@ -88,7 +88,7 @@ class Linear(Layer):
             y = self.equation(own, x)
         else:
             front = x if dim == 0 else x.movedim(dim, 0)
-            flat = front if front.ndim == 3 else front.reshape(len(front), -1, front.shape[-1])
+            flat = front if front.ndim == 3 else front.reshape(front.shape[0], -1, front.shape[-1])
             y = self._rows_first(own, flat).reshape(*front.shape[:-1], -1)
             y = y if dim == 0 else y.movedim(0, dim)
         if self.training and self.acts.note:

@@ -31,7 +31,7 @@ class Norm(Layer):
                 tensor = tensor.view(*tensor.shape, *[1] * (y.ndim - 2))
             elif name in own.tensors:
                 between = [1] * (y.ndim - tensor.ndim)
-                tensor = tensor.view(len(tensor), *between, *tensor.shape[1:]).movedim(0, dim)
+                tensor = tensor.view(tensor.shape[0], *between, *tensor.shape[1:]).movedim(0, dim)
             elif channels:
                 tensor = tensor.view(-1, *[1] * (y.ndim - 2))
             y = act(y, tensor)
@@ -62,7 +62,7 @@ class ChannelNorm(Norm):
     """Norms of x (rows, channels, …)."""
 
     def check_rows(self, x: Tensor, rows: Tensor) -> None:
-        if x.ndim < 2 or x.shape[0] != len(rows):
+        if x.ndim < 2 or x.shape[0] != rows.shape[0]:
             raise self.not_direct(
                 f"is given {tuple(x.shape)}, in which it cannot tell the {len(rows)} rows"
             )
@@ -134,7 +134,7 @@ class SpreadNorm(Norm):
         x = inputs[0] if inputs else next(iter(options.values()))
         dim = self.rows_in(x, rows)
         spread = {
-            name: t.view(len(t), *[1] * (x.ndim - 2), -1).movedim(0, dim)
+            name: t.view(t.shape[0], *[1] * (x.ndim - 2), -1).movedim(0, dim)
             for name, t in own.tensors.items()
         }
         with viewing(View({self.path: LayerView({}, spread)}), self.home):

@@ -55,7 +55,7 @@ class Recurrent(Layer):
         """The input's rows are where `batch_first` says; those of states come second."""
         dims = [None if x is None else 1 for x in leaves]
         dims[0] = 0 if self.batch_first else 1
-        if leaves[0].shape[dims[0]] != len(rows):
+        if leaves[0].shape[dims[0]] != rows.shape[0]:
             raise self.not_direct(
                 f"is given {tuple(leaves[0].shape)}, in which it cannot tell the {len(rows)} rows"
             )
