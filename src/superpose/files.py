@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from superpose import contexts
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, check_network
+from superpose.nn.flats import RECOGNITION, Flats, Slot, is_sharded
 from superpose.nn.names import joined
 from superpose.nn.options import Options
 from superpose.nn.patterns import FamilyByLayer
-from superpose.nn.private import RECOGNITION, STATE, Flats, Slot, is_private, is_sharded
+from superpose.nn.private import STATE, is_private
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.registry import Declared, input_dims, told
 from superpose.precision import reduced, restored

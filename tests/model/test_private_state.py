@@ -12,7 +12,8 @@ from safetensors import safe_open
 from torch import nn
 
 import superpose as sp
-from superpose.nn.private import fresh, is_fresh, is_private, same
+from superpose.nn.flats import fresh, is_fresh, same
+from superpose.nn.private import is_private
 
 PRIVATE = 16 + 16 + 5  # numbers that a task of the MLP has for itself
 

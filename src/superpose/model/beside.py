@@ -11,11 +11,12 @@ import warnings
 
 from torch import nn
 
+from superpose.nn.flats import FROZEN
 from superpose.nn.layer import Layer
 from superpose.nn.names import inside, joined, listed
 from superpose.nn.options import Options
 from superpose.nn.patterns import matching
-from superpose.nn.private import FROZEN, STATE, is_private
+from superpose.nn.private import STATE, is_private
 
 
 def freeze(model: nn.Module, options: Options, warn: bool = True) -> frozenset[str]:

@@ -18,9 +18,9 @@ from superpose.model.batch import Batch, rows_in_returned, rows_of
 from superpose.model.mixed import run_mixed
 from superpose.model.model import Superposed
 from superpose.model.structure import flatten
+from superpose.nn.flats import WRITTEN
 from superpose.nn.forms.norm import BatchNorm, ComplexNorm
 from superpose.nn.options import WAYS
-from superpose.nn.private import WRITTEN
 
 TOLERANCE = 1e-4  # of the largest number, in single precision
 MOST_TASKS = 4

@@ -22,11 +22,12 @@ from superpose.model.model import DERIVED, Superposed, superposed_class
 from superpose.model.tasks import WHOLE, Name, Superposition, labels_of, several
 from superpose.nn.complex import complexify
 from superpose.nn.convert import check_skipped_apart, convert
+from superpose.nn.flats import TRAINED
 from superpose.nn.layer import Layer
 from superpose.nn.names import joined
 from superpose.nn.options import ROWS, Options
 from superpose.nn.patterns import FamilyByLayer, family_by_layer, several_families
-from superpose.nn.private import STATE, TRAINED
+from superpose.nn.private import STATE
 from superpose.nn.quantised import full, is_quantised
 from superpose.nn.statistics import Statistics, as_statistics
 from superpose.nn.view import Home

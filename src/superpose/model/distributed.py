@@ -10,7 +10,7 @@ from torch import Tensor
 
 from superpose.errors import SuperposeError
 from superpose.model.model import Superposed
-from superpose.nn.private import WRITTEN, is_fresh
+from superpose.nn.flats import WRITTEN, is_fresh
 
 BATCHES, SEEN, ROWS = "num_batches_tracked", "_seen", "_input_rows"  # names of counts, or endings
 

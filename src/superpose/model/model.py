@@ -25,10 +25,11 @@ from superpose.model.pretrained import generating, saving
 from superpose.model.summary import Summary, summarise
 from superpose.model.tasks import WHOLE, Name, Superposition, Task, check_names
 from superpose.model.ways import declared_way
+from superpose.nn.flats import RANK, STATISTICS
 from superpose.nn.layer import Layer, class_of, plain_forward
 from superpose.nn.names import inside, joined
 from superpose.nn.options import check_way
-from superpose.nn.private import BEGUN, RANK, STATE, STATISTICS, Private
+from superpose.nn.private import BEGUN, STATE, Private
 from superpose.nn.view import Ids, LayerView, View, active, chosen, untraced
 
 if TYPE_CHECKING:

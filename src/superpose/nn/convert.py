@@ -13,6 +13,7 @@ from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from superpose.contexts import LayerContext
 from superpose.errors import SuperposeError
+from superpose.nn.flats import FROZEN, STATISTICS, TRAINED, Slot
 from superpose.nn.forms import declared  # noqa: F401 (it registers PyTorch's layers)
 from superpose.nn.forms.norm import Norm
 from superpose.nn.forms.table import Table
@@ -31,7 +32,7 @@ from superpose.nn.leftovers import check_converted
 from superpose.nn.names import inside, joined, listed
 from superpose.nn.options import TASK, Options
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
-from superpose.nn.private import FROZEN, STATISTICS, TRAINED, Private, Slot
+from superpose.nn.private import Private
 from superpose.nn.registry import Declared, InTurn, computes_by_class, form_of
 from superpose.nn.view import Home
 
