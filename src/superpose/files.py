@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from superpose import contexts
 from superpose.errors import SuperposeError
 from superpose.model import Superposed, build, check_network
-from superpose.nn.flats import RECOGNITION, Flats, Slot, is_sharded
+from superpose.nn.flats import RECOGNITION, Slot, is_sharded
 from superpose.nn.names import joined
 from superpose.nn.options import Options
 from superpose.nn.patterns import FamilyByLayer
@@ -85,7 +85,7 @@ def save(
         "by_number": superposition.by_number,
         "begun": sorted(model.private_state.begun),
         "private": {  # what the rows and columns of each table are; other tasks have the start
-            name: {"tasks": list(map(int, tasks)), "tensors": _columns(every[name])}
+            name: {"tasks": list(map(int, tasks)), "tensors": every[name].columns()}
             for name, tasks in learned.items()
         },
         "method": getattr(model, "method", None) if model._kind is not Superposed else None,
@@ -255,11 +255,6 @@ def _slots(model: Superposed) -> list[tuple[Slot, Tensor]]:
             flats.slots, flats.start.split(flats.sizes), flats.places, strict=True
         )
     ]
-
-
-def _columns(flats: Flats) -> list[list[Any]]:
-    """The names and sizes of the tensors in a row of a table."""
-    return [[slot.full_name, n] for slot, n in zip(flats.slots, flats.sizes, strict=True)]
 
 
 def _input_dims(model: Superposed) -> dict[str, tuple[int, ...]]:

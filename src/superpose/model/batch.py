@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
 from superpose.model.structure import Rebuild, flatten, in_tree, objects, write
-from superpose.nn.layer import plain_forward
+from superpose.nn.reading import plain_forward
 
 if TYPE_CHECKING:
     from superpose.model.model import Superposed

@@ -18,7 +18,9 @@ from superpose.errors import SuperposeError, kind_of
 from superpose.model.base import frozen_in, has_base, with_weights
 from superpose.model.batch import BatchDim, rows_returned
 from superpose.model.beside import freeze
-from superpose.model.model import DERIVED, Superposed, superposed_class
+from superpose.model.classes import superposed_class
+from superpose.model.model import Superposed
+from superpose.model.state import DERIVED
 from superpose.model.tasks import WHOLE, Name, Superposition, labels_of, several
 from superpose.nn.complex import complexify
 from superpose.nn.convert import check_skipped_apart, convert
@@ -314,8 +316,9 @@ def _check_plain(net: nn.Module, kind: type[Superposed]) -> None:
             f"{type(net).__name__} has a forward set on it, which would run instead of that of the "
             "superposed model: remove it, or put the network inside a module of its own"
         )
-    own = [name for name in {**vars(Superposed), **vars(kind)} if not name.startswith("_")]
-    own += [*inspect.get_annotations(Superposed)]
+    parts = [part for part in kind.__mro__ if part not in nn.Module.__mro__]
+    every = {name for part in parts for name in (*vars(part), *inspect.get_annotations(part))}
+    own = [name for name in sorted(every) if not name.startswith("_")]
     taken = [n for n in own if hasattr(net, n) and not hasattr(nn.Module, n) and n[0] != "_"]
     if taken:
         raise SuperposeError(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -15,40 +12,27 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from superpose import functional
-from superpose.contexts import cache
 from superpose.cost import Cost, cost
 from superpose.errors import SuperposeError
 from superpose.model.beside import freeze
-from superpose.model.container import Container
+from superpose.model.classes import empty_model
 from superpose.model.mixed import run_mixed
-from superpose.model.pretrained import generating, saving
+from superpose.model.state import State
 from superpose.model.summary import Summary, summarise
 from superpose.model.tasks import WHOLE, Name, Superposition, Task, check_names
 from superpose.model.ways import declared_way
-from superpose.nn.flats import RANK, STATISTICS
-from superpose.nn.layer import Layer, class_of, plain_forward
+from superpose.nn.flats import RANK
+from superpose.nn.layer import Layer
 from superpose.nn.names import inside, joined
 from superpose.nn.options import check_way
-from superpose.nn.private import BEGUN, STATE, Private
-from superpose.nn.view import Ids, LayerView, View, active, chosen, untraced
+from superpose.nn.private import STATE, Private
+from superpose.nn.view import Ids, View, active, chosen
 
 if TYPE_CHECKING:
     from superpose.recognition import Evidence, Found
 
-MEANING = "superposition"  # in the metadata of a state
-MOST_VIEWS = 64  # that are remembered
-DERIVED = (
-    "_kept_views",
-    "_layers",
-    "_shared",
-    "_waiting",
-    "_way",
-)  # is found again when it is needed
 
-in_transform = torch._C._functorch.peek_interpreter_stack
-
-
-class Superposed(nn.Module):
+class Superposed(State):
     """A superposed model: the plain module, called with a task.
 
     Its class is made from the plain module's, so everything the plain module can do is still there.
@@ -283,124 +267,6 @@ class Superposed(nn.Module):
         check_way(way)
         self.superposition.options = replace(self.superposition.options, mixed=way)
 
-    def view(self, task: Task | None = None) -> View:
-        """Contexts and private tensors of a task, or of one for each row, for `run`."""
-        return self.view_of(self._ids(task))
-
-    @untraced
-    def view_of(self, ids: Ids) -> View:
-        """The same by the tasks' numbers.
-
-        Where nothing is learned a view is made of aliases alone, which have the numbers of now, and
-        is kept: it holds as long as the memory of the task's tensors is the same.
-        """
-        if not isinstance(ids, int):
-            return self._view_by_row(ids)
-        private = self.private_state
-        closed = private.has_base and ids not in private.begun
-        if torch.is_grad_enabled() or in_transform():
-            return self._view_of(None if closed else ids)
-        key, kept = (closed, private.places(ids)), self.__dict__.setdefault("_kept_views", {})
-        known = kept.get(ids)
-        if known is not None and known[0] == key:
-            view: View = known[1]
-            return view
-        view = self._view_of(None if closed else ids)
-        if not any(layer.acts.context for layer in self.superposed_layers):
-            if len(kept) >= MOST_VIEWS:
-                kept.clear()
-            kept[ids] = (key, view)
-        return view
-
-    def base_view(self) -> View:
-        """The view of the base, which every task starts from, for `run`.
-
-        >>> from superpose import superpose
-        >>> net, x = nn.Linear(4, 2), torch.randn(3, 4)
-        >>> model = superpose(net, tasks=2, base=True)
-        >>> torch.equal(model.run(model.base_view(), x), net(x))
-        True
-        """
-        if not self.superposition.options.base:
-            raise SuperposeError(
-                "the model has no base by itself: superpose(…, base=True) keeps it"
-            )
-        if self.training:
-            raise SuperposeError(
-                "the base is run in evaluation mode, or its statistics would move: call "
-                "model.eval() first"
-            )
-        return self._view_of(None)
-
-    def _view_of(self, task: int | None) -> View:
-        """The view of a task; of None, of a task that is closed."""
-        private, found = self.private_state, {}
-        tensors = private.starts() if task is None else private.tensors(task)
-        for layer in self.superposed_layers:
-            own, contexts = tensors.get(layer.path, {}), {}
-            if task is not None:
-                for name, bound in layer.bound.items():
-                    like: Any = layer._parameters[name]
-                    dtype = like.dtype if not like.is_complex() else like.dtype.to_real()
-                    contexts[name] = cache.table(bound.context, like.device, dtype).one(task)
-                for kind, name in layer.acts.context:
-                    contexts[name] = kind.context(layer, name, own, [task], None)
-                for kind, name in layer.acts.prepare:
-                    kind.prepare(name, own)
-            found[layer.path] = LayerView(contexts, own)
-        return View(found)
-
-    def _view_by_row(self, ids: list[int]) -> View:
-        private, found = self.private_state, {}
-        slots: dict[int, int] = {}
-        for one in ids:
-            slots.setdefault(one, len(slots))
-        unique, layers = list(slots), self.superposed_layers
-        device = next(la.stored(n).device for la in layers for n in la.bound)
-        index = torch.tensor([*map(slots.__getitem__, ids)], device=device)
-        gate: tuple[Tensor, ...] = ()
-        if private.has_base and not private.begun.issuperset(unique):
-            open_to = torch.tensor([one in private.begun for one in unique], device=device)
-            gate = (open_to.index_select(0, index),)
-        tensors, each = private.tensors_by_row(unique, index), self._views_each(unique)
-        for layer in layers:
-            path = layer.path
-            own, contexts = tensors.get(path, {}), {}
-            for name, bound in layer.bound.items():
-                like: Any = layer._parameters[name]
-                dtype = like.dtype if not like.is_complex() else like.dtype.to_real()
-                contexts[name] = cache.table(bound.context, like.device, dtype).rows(unique, index)
-            for kind, name in layer.acts.context:
-                contexts[name] = kind.context(layer, name, own, unique, index)
-            for kind, name in layer.acts.prepare:
-                kind.prepare(name, own)
-            views = tuple([view.layers[path] for view in each[path]]) if path in each else ()
-            found[path] = LayerView(contexts, own, gate if layer.bound else (), views)
-        return View(found, index)
-
-    def _views_each(self, unique: list[int]) -> dict[str, list[View]]:
-        """The views of the tasks of a batch, for layers that run them in turn, or take note."""
-        waiting: list[Layer] | None = self.__dict__.get("_waiting")
-        if waiting is None:
-            every = self.superposed_layers
-            waiting = self.__dict__["_waiting"] = [la for la in every if la.may_run_by_task()]
-        tops = [la.path for la in waiting if la.runs_by_task() or (la.training and la.acts.note)]
-        if not tops:
-            return {}
-        paths = [layer.path for layer in self.superposed_layers]
-        tops += [path for path in paths if any(inside(top, [path]) or not path for top in tops)]
-        views = [self.view_of(task) for task in unique]
-        return {path: views for path in paths if inside(path, tops) or "" in tops}
-
-    @property
-    def superposed_layers(self) -> list[Layer]:
-        """The superposed layers, in order, each once."""
-        found: list[Layer] | None = self.__dict__.get("_layers")
-        if found is None:
-            found = [module for module in self.modules() if isinstance(module, Layer)]
-            self.__dict__["_layers"] = found
-        return found
-
     def run(self, view: View, *inputs: Any, **options: Any) -> Any:
         """Run the network with a view, which `view(task)` makes; a mixed batch is direct.
 
@@ -500,19 +366,7 @@ class Superposed(nn.Module):
             return self.run(self.view_of(ids), *inputs, **options)
         return run_mixed(self, ids, self.mixed, inputs, options)
 
-    # what it is, and its state
-
-    def check_layers(self) -> None:
-        """Refuse layers that were replaced, and starts of tasks that were written to."""
-        for name in DERIVED:
-            self.__dict__.pop(name, None)
-        self.private_state.check_starts({layer.path: layer for layer in self.superposed_layers})
-
-    def train(self, mode: bool = True) -> Self:
-        """As for any module, with a look at layers that were replaced since."""
-        if STATE in self._modules:
-            self.check_layers()
-        return super().train(mode)
+    # what it is
 
     def cost(self) -> Cost:
         """Numbers and bytes stored, beside the paper's Table 1 and beside separate models."""
@@ -524,109 +378,11 @@ class Superposed(nn.Module):
         """What is superposed, private or shared, and how mixed batches are computed."""
         return summarise(self)
 
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        """Statistics of tasks: `DistributedDataParallel` leaves them to `sp.agree`."""
-        return [
-            f"{STATE}.{name}.{task}"
-            for name, flats in self.private_state.flats.items()
-            if flats.kind.startswith(STATISTICS) or flats.kind == "recognition"
-            for task in flats.own
-        ]
-
-    def _replicate_for_data_parallel(self) -> Any:
-        raise SuperposeError(
-            "nn.DataParallel copies a model in each pass, and its copies have no tasks: use "
-            "torch.nn.parallel.DistributedDataParallel, and sp.agree(model)"
-        )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.__dict__.pop("_kept_views", None)
-        made: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return made
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """As for any module; what its tensors mean is kept beside PyTorch's number of versions."""
-        self.check_layers()
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        beside = getattr(destination, "_metadata", {}).get(prefix[:-1])
-        if beside is not None:
-            beside[MEANING] = self.superposition.meaning()
-
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, local_metadata: Any, *others: Any
-    ) -> None:
-        """Refuse a state of something else before any of it is read."""
-        if f"{prefix}{STATE}.{BEGUN}" not in state_dict:
-            raise SuperposeError(
-                "the state is not that of a superposed model, and its weights would be scrambled: "
-                "load it into the plain network, and superpose that with base=True; of a "
-                "superposed model, give the whole state"
-            )
-        differences = self.superposition.differences(local_metadata.get(MEANING))
-        if differences:
-            raise SuperposeError("; ".join(differences))
-        self.__dict__.pop("_kept_views", None)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
-
-    def __getstate__(self) -> dict[str, Any]:
-        plain: Any = super()  # recurrent layers leave out references that have no copy
-        state = plain.__getstate__()
-        return {k: v for k, v in state.items() if k not in DERIVED}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = memo[id(self)] = type(self).__new__(type(self))
-        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))  # type: ignore[no-untyped-call]
-        return made
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles name the plain class: the superposed one is made when needed."""
         plain: Any = type(self)._plain
         parts = vars(plain).get("_made_of", (plain,))
-        return _empty, (type(self)._kind, *parts), self.__getstate__()
-
-
-@functools.cache
-def superposed_class(plain: Any, kind: Any) -> Any:
-    """The class of a superposed model: of this kind, and the plain class in all else."""
-
-    @functools.wraps(plain.forward)
-    def forward(self: Any, *inputs: Any, task: Task | None = None, **options: Any) -> Any:
-        known = self.superposition
-        if task is None and active.view is not None and active.home is known.home:
-            return plain.forward(self, *inputs, **options)  # one view for several passes
-        ids = known.names.get(task) if task.__class__ in (int, str) else None
-        ids = self._ids(task) if ids is None else ids
-        if known.options.base:
-            self._check_base(ids)
-            if self.training:
-                return self._run_with_base(ids, inputs, options)
-        if ids.__class__ is int:
-            return self.run(self.view_of(ids), *inputs, **options)
-        return run_mixed(self, ids, self.mixed, inputs, options)
-
-    forward.__signature__ = _with_task(plain_forward(plain))  # type: ignore[attr-defined]
-    # the compiler would make a graph for each name of a task here; it starts with `run` instead
-    members = {"forward": untraced(forward, recursive=False), "_plain": plain, "_kind": kind}
-    if callable(getattr(plain, "generate", None)) and hasattr(plain, "save_pretrained"):
-        members["generate"] = generating(plain)
-    if callable(getattr(plain, "save_pretrained", None)):
-        members["save_pretrained"] = saving(plain)
-    contained = (Container,) if issubclass(plain, (nn.Sequential, nn.ModuleList)) else ()
-    return type(f"{kind.__name__}{plain.__name__}", (kind, *contained, plain), members)
-
-
-def _with_task(plain: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a forward pass, and `task`: trainers, `generate`, exporters look there."""
-    signature = inspect.signature(plain)
-    task = inspect.Parameter("task", inspect.Parameter.KEYWORD_ONLY, default=None)
-    parameters = {**signature.parameters, "task": task}
-    return signature.replace(parameters=sorted(parameters.values(), key=lambda one: one.kind))
-
-
-def _empty(kind: Any, *parts: Any) -> Any:
-    made = superposed_class(parts[0] if len(parts) == 1 else class_of(*parts), kind)
-    return made.__new__(made)
+        return empty_model, (type(self)._kind, *parts), self.__getstate__()
 
 
 def _version(tensor: Tensor) -> int:

@@ -26,13 +26,14 @@ from superpose.nn.kinds import (
     RowMean,
     TaskMean,
 )
-from superpose.nn.layer import Bound, Layer, layer_class
+from superpose.nn.layer import Bound, Layer
 from superpose.nn.layout import Layout
 from superpose.nn.leftovers import check_converted
 from superpose.nn.names import inside, joined, listed
 from superpose.nn.options import TASK, Options
 from superpose.nn.patterns import FamilyByLayer, LayerFamilies, matching
 from superpose.nn.private import Private
+from superpose.nn.reading import layer_class
 from superpose.nn.registry import Declared, InTurn, computes_by_class, form_of
 from superpose.nn.view import Home
 

@@ -91,6 +91,10 @@ class Flats(nn.Module):
             found.setdefault(path, {})[name] = part.view(lead + shape)
         return found
 
+    def columns(self) -> list[tuple[str, int]]:
+        """The names and sizes of the tensors in a flat one."""
+        return [(slot.full_name, n) for slot, n in zip(self.slots, self.sizes, strict=True)]
+
     def learned(self) -> list[str]:
         """The tasks kept in states and files: with a base those that have begun, and any others
         whose tensor is not, to the bit, the start."""

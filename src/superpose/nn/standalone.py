@@ -15,9 +15,10 @@ from superpose.errors import SuperposeError
 from superpose.nn.forms import declared  # noqa: F401 (it registers PyTorch's layers)
 from superpose.nn.forms.linear import Projection
 from superpose.nn.kinds import Acts
-from superpose.nn.layer import Bound, Layer, layer_class
+from superpose.nn.layer import Bound, Layer
 from superpose.nn.names import joined
 from superpose.nn.options import Options
+from superpose.nn.reading import layer_class
 from superpose.nn.registry import FORMS
 from superpose.nn.view import Home, LayerView, View, active, viewing
 
