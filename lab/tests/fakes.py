@@ -29,6 +29,7 @@ def line(settings: Settings, start: float = 0.95, end: float = 0.8) -> dict[str,
         "mean_last_ten": fmean(final[-10:]),
         "mean_all": fmean(final),
         "mean_when_learned": start,
+        "forgetting": fmean(start - value for value in final[:-1]) if final[1:] else 0.0,
         "final": final,
         "numbers": {"stored": 1000, "private_per_task": 10 * full.rank, "penalty": 0},
     }

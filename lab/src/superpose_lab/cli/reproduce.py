@@ -37,6 +37,8 @@ class ReproduceCommand:
     • fig-icifar-samples, fig-icifar
     • beyond the paper: recipe, ours, own-numbers,
       icifar-recipe, icifar-ours
+    • the cause, where a claim differs: zenke, released,
+      rates-permuting, rates-rotating, icifar-scratch
     • tasks that are recognised:
       recognise-permuted-10, recognise-permuted-50,
       recognise-permuted-250, recognise-rotated,

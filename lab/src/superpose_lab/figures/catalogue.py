@@ -1,6 +1,7 @@
 """The list of figures and tables."""
 
 from superpose_lab.figures import (
+    causes,
     counts,
     curves,
     geometry,
@@ -155,6 +156,46 @@ FIGURES: dict[str, Figure] = {
         curves.changes,
         wanted.own_runs,
         learned.NUMBERS,
+        ylabel=MEAN,
+    ),
+    "zenke": Learned(
+        "Figure 3, right",
+        "SI on the protocol that the paper quotes: ten tasks of twenty epochs",
+        curves.changes,
+        causes.zenke_runs,
+        learned.CHANGES,
+        causes.zenke_claims,
+        MEAN,
+    ),
+    "released": Learned(
+        BEYOND,
+        "Large networks, with settings that are not in the paper's text",
+        curves.changes,
+        causes.released_runs,
+        learned.RELEASED,
+        ylabel=MEAN,
+    ),
+    "rates-permuting": Learned(
+        BEYOND,
+        "Rotation and complex by the learning rate: permuting MNIST",
+        curves.by_rate,
+        causes.rate_runs,
+        learned.RATES,
+    ),
+    "rates-rotating": Learned(
+        BEYOND,
+        "Rotation and complex by the learning rate: rotating Fashion-MNIST",
+        curves.by_rate,
+        causes.turning_rate_runs,
+        learned.TURNING_RATES,
+        ylabel="upright images, mean of the last turns, %",
+    ),
+    "icifar-scratch": Learned(
+        BEYOND,
+        "The limits of superposition in a narrow convolutional network",
+        curves.changes,
+        causes.scratch_runs,
+        learned.FORGOTTEN,
         ylabel=MEAN,
     ),
     "recognise-permuted-10": Recognised(

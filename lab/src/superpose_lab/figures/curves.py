@@ -184,12 +184,39 @@ def changes(table: Table) -> Any:
     return figure
 
 
+def by_rate(table: Table) -> Any:
+    """Accuracy over the learning rate, a line for each method."""
+    key = "mean" if "mean" in table.picture["keys"] else "first_task"
+    figure = new(7.2, 4.0)
+    axes = figure.subplots()
+    ends = []
+    for method in dict.fromkeys(row["method"] for row in table.rows):
+        ran = [row for row in table.rows if row["method"] == method and row["seeds"]]
+        if ran:
+            rates, means = [row["lr"] for row in ran], [row[key].mean for row in ran]
+            spread = [row[key].deviation or 0.0 for row in ran]
+            colour = COLOURS[method]
+            line(axes, {"steps": rates, "mean": means, "deviation": spread}, colour, 1)
+            axes.scatter(rates, [100 * mean for mean in means], s=26, color=colour)
+            ends.append((method, rates[-1], 100 * means[-1], colour))
+    rates = sorted({row["lr"] for row in table.rows})
+    axes.set_xscale("log")
+    axes.set_xlim(rates[0] / 1.2, rates[-1] * 1.6)
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel(table.picture["ylabel"])
+    caption(figure, small_print(table))
+    label_ends(axes, ends)
+    return figure
+
+
 def small_print(table: Table) -> str:
     """Scale, settings, seeds, and what has not been run."""
     counts: dict[int, list[str]] = {}
     sizes = len({row.get("size") for row in table.rows}) > 1
     for row in table.rows:
-        name = f"{row['method']} {row['size']}" if sizes else row["method"]
+        name = row["label"] or (f"{row['method']} {row['size']}" if sizes else row["method"])
         counts.setdefault(row["seeds"], []).append(name)
     missing = counts.pop(0, [])
     if len(counts) == 1 and not missing:

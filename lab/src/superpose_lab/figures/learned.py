@@ -28,6 +28,10 @@ ICIFAR = ("method", "size", "seeds", "learned", "first_task", "when_learned", "m
 TURNING = ("method", "seeds", "mean", "lowest", "swing", "at_the_end")
 CHANGES = ("label", "rate", "size", "tasks", "seeds", "when_learned", "first_task", "mean_all")
 NUMBERS = (*CHANGES[:5], "numbers", *CHANGES[5:])
+RELEASED = ("label", "rate", "size", "seeds", *KEPT[3:])
+FORGOTTEN = (*CHANGES, "forgetting")
+RATES = ("method", "rate", "seeds", "when_learned", "first_task", "mean_all")
+TURNING_RATES = ("method", "rate", *TURNING[1:])
 TITLES = {
     "method": "method",
     "label": "variant",
@@ -41,6 +45,7 @@ TITLES = {
     "first_task": "first task, at the end",
     "mean_last_ten": "mean of the last ten",
     "mean_all": "mean of all",
+    "forgetting": "forgetting",
     "mean": "mean of the last turns",
     "lowest": "lowest of the last turns",
     "swing": "highest minus lowest",
@@ -72,6 +77,7 @@ def _row(group: Wanted, results: Mapping[int, Result]) -> Row:
         "label": group.label,
         "size": given.width if given.experiment == "icifar" else given.units,
         "rate": f"{given.lr:g}, {given.schedule}",
+        "lr": given.lr,
         "tasks": given.tasks,
         "steps": given.steps,
         "seeds": len(results),
@@ -97,7 +103,7 @@ def _values(given: Complete, result: Result) -> dict[str, float]:
         return turns | {"at_the_end": result["first_task"]}
     learned = next(value for step, value in result["first"] if step >= given.steps)
     values: dict[str, Any] = {"learned": learned, "lost": learned - result["first_task"]}
-    names = ("first_task", "mean_last_ten", "mean_all")
+    names = ("first_task", "mean_last_ten", "mean_all", "forgetting")
     return values | {
         "when_learned": result["mean_when_learned"],
         **{name: result[name] for name in names},
