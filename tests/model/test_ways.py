@@ -305,3 +305,35 @@ def test_tasks_for_another_number_of_rows_are_told_so_in_both_ways():
         model.mixed = way
         with pytest.raises(sp.SuperposeError, match=r"there are 3 tasks.*\(4, 4, 8\)"):
             model(X, task=[0, 1, 2])
+
+
+class Folds(nn.Module):
+    """Gives (rows · heads, …), as attention with a bias of positions does, and such a bias."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.linear, self.gain = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+        self.table = nn.Embedding(4, 8) if table else None
+
+    def forward(self, x):
+        y = self.linear(x) * self.gain
+        y = y if self.table is None else y + self.table(x.abs().sum(-1).long() % 4)
+        return y.repeat_interleave(4, 0)
+
+
+class Reads(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.folds = Folds(table)
+
+    def forward(self, x):
+        return self.folds(x).unflatten(0, (-1, 4)).sum(1)
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_a_module_with_tensors_of_tasks_that_folds_its_rows_is_an_error_in_direct_batches(table):
+    private = ["folds.gain", *(["folds.table"] if table else [])]
+    model = sp.superpose(Reads(table), tasks=ROWS, private_layers=private, mixed="direct").eval()
+    with pytest.raises(sp.SuperposeError, match=r"'folds' returns .*not found in it.*grouped"):
+        model(X, task=[0, 1, 2, 3])
+    assert sp.check_mixed(model, X).right == ["grouped"]

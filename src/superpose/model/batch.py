@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
 from superpose.errors import SuperposeError
@@ -37,6 +38,11 @@ class Batch:
     @classmethod
     def of(cls, model: Superposed, rows: int, given: Any) -> Batch:
         """Of inputs and options of the network."""
+        if any(isinstance(x, PackedSequence) for x in (*given[0], *given[1].values())):
+            raise SuperposeError(
+                f"there are {rows} tasks, one for each row, and a packed or single sequence, in "
+                "which rows are not found: give a padded batch, or one task for all"
+            )
         tensors, _, rebuild = flatten(given)
         where = declared(model, given, len(tensors))
         if rows_by_module(model) is not None:

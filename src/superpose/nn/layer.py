@@ -193,9 +193,7 @@ class Layer(nn.Module):
             views = views_of(row[:count])
             with viewing(View(views), home, active.again):
                 y = self._run(views[self.path], *inputs, **options)
-            if y.__class__ is Tensor:
-                return y.squeeze(dim)
-            return tree_map(lambda t: t.squeeze(dim) if isinstance(t, Tensor) else t, y)
+            return tree_map(lambda t: self._one_row(t, dim) if isinstance(t, Tensor) else t, y)
 
         mapped = torch.vmap(alone, (*[0] * count, *dims), dim, randomness="different")
         try:
@@ -205,6 +203,12 @@ class Layer(nn.Module):
                 raise
             first = str(error).splitlines()[0]
             raise self.not_direct(f"cannot be mapped over rows ({first})") from error
+
+    def _one_row(self, y: Tensor, dim: int) -> Tensor:
+        """What the plain layer returned for one row, without the dimension of the rows."""
+        if y.ndim <= dim or y.shape[dim] != 1:
+            raise self.not_direct(f"returns {tuple(y.shape)} for one row, which is not found in it")
+        return y.squeeze(dim)
 
     def by_task(self, own: LayerView, rows: Tensor, *inputs: Any, **options: Any) -> Any:
         """The rows of each task together, put back where they were."""
@@ -227,6 +231,12 @@ class Layer(nn.Module):
             with viewing(view, self.home, active.again):
                 parts.append(tree_flatten(self.forward(*inputs, **options)))
             places.append(index)
+        for (returned, _), index in zip(parts, places, strict=True):
+            for y, d in zip(returned, self.rows_returned(returned), strict=True):
+                if isinstance(y, Tensor) and (y.ndim <= d or y.shape[d] != len(index)):
+                    raise self.not_direct(
+                        f"returns {tuple(y.shape)} for {len(index)} rows, which are not found in it"
+                    )
         order = torch.cat(places).argsort()
         columns = zip(*(found for found, _ in parts), strict=True)
         whole = [
