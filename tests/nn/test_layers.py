@@ -220,9 +220,7 @@ def test_rows_that_cannot_be_told_apart_are_refused():
         sp.nn.Conv2d(3, 4, 3)(torch.randn(3, 5, 5), task=tasks)  # channels are no rows
     alone = torch.randn(3, 6)
     attention = sp.superpose(nn.MultiheadAttention(6, 2), mixed="direct")
-    with pytest.raises(
-        sp.SuperposeError, match=r"there are 3 tasks, .*\'query\' has the shape \(3, 6\)"
-    ):
+    with pytest.raises(sp.SuperposeError, match=r"there are 3 tasks, .*\(3, 6\)"):
         attention(alone, alone, alone, task=tasks)
     packed = nn.utils.rnn.pack_sequence([torch.randn(4, 6), torch.randn(2, 6)])
     model = sp.superpose(nn.LSTM(6, 4))
@@ -230,7 +228,7 @@ def test_rows_that_cannot_be_told_apart_are_refused():
     with pytest.raises(sp.SuperposeError, match="there are 2 tasks"):
         model(packed, task=[0, 1])
     model.mixed = "direct"
-    with pytest.raises(sp.SuperposeError, match="packed or single sequence"):
+    with pytest.raises(sp.SuperposeError, match="there are 2 tasks"):
         model(packed, task=[0, 1])
 
 
