@@ -53,6 +53,15 @@ def test_a_worker_that_is_killed_is_told(tmp_path):
         side_by_side([Job(long, tmp_path / "b", "b")], 0, Quiet())
 
 
+@pytest.fixture
+def listens():
+    """Ctrl-C is heard, even in a process that was started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listens")
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_ctrl_c_stops_runs_saved(at_once, tmp_path):
     class Presses(Quiet):
