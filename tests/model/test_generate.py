@@ -1,6 +1,7 @@
 """`generate` of transformers: one task, rows of several, beams, samples, encoders, time series."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -173,7 +174,7 @@ def _whisper():
 @pytest.mark.parametrize("tasks", [1, TASKS])
 def test_one_view_is_held_for_the_whole_run(monkeypatch, tasks):
     model, given, views = made("LLaMA", "direct"), prompts("LLaMA"), []
-    view_of = vars(superposed_model.Superposed)["view_of"]
+    view_of = inspect.getattr_static(superposed_model.Superposed, "view_of")
     view_of = getattr(view_of, "function", view_of)
     monkeypatch.setattr(
         superposed_model.Superposed,
