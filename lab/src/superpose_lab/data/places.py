@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -115,7 +116,9 @@ def _pip_command() -> list[str]:
     for name in ("pip", "pip3"):
         if path := shutil.which(name):
             return [path]
-    return [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["pip"]
+    with warnings.catch_warnings(action="ignore"):  # of setuptools, about distutils
+        has_pip = importlib.util.find_spec("pip")
+    return [sys.executable, "-m", "pip"] if has_pip else ["pip"]
 
 
 def _npm(package: str) -> list[list[str]]:
