@@ -230,7 +230,7 @@ def test_rows_that_cannot_be_told_apart_are_refused():
     with pytest.raises(sp.SuperposeError, match="there are 2 tasks"):
         model(packed, task=[0, 1])
     model.mixed = "direct"
-    with pytest.raises(sp.SuperposeError, match="packed or single sequence"):
+    with pytest.raises(sp.SuperposeError, match="there are 2 tasks"):
         model(packed, task=[0, 1])
 
 
