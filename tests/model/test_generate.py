@@ -8,7 +8,7 @@ from checks import randomise_private
 from scripts import loaded
 
 import superpose as sp
-from superpose.model import model as superposed_model
+from superpose.model.views import Views
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own deprecations are not ours
@@ -173,10 +173,10 @@ def _whisper():
 @pytest.mark.parametrize("tasks", [1, TASKS])
 def test_one_view_is_held_for_the_whole_run(monkeypatch, tasks):
     model, given, views = made("LLaMA", "direct"), prompts("LLaMA"), []
-    view_of = vars(superposed_model.Superposed)["view_of"]
+    view_of = vars(Views)["view_of"]
     view_of = getattr(view_of, "function", view_of)
     monkeypatch.setattr(
-        superposed_model.Superposed,
+        Views,
         "view_of",
         lambda self, ids: views.append(ids) or view_of(self, ids),
     )

@@ -127,7 +127,11 @@ def test_a_layer_is_found_in_no_other_models_view():
     with torch.no_grad():
         expected = one(x, task=1)
     assert torch.equal(one.run(view, x), expected)
-    hook = one[1].register_forward_hook(lambda *_: [other[0](x)] and None)
+
+    def run_other(*_):
+        other[0](x)
+
+    hook = one[1].register_forward_hook(run_other)
     with pytest.raises(sp.SuperposeError, match="no task is active for layer '0'"):
         one(x, task=1)  # which must not lend its own to another model's layer of the same name
     with other.task(2):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from superpose.contexts import cache
 from superpose.errors import SuperposeError
+from superpose.model.tasks import Superposition, Task  # not for types alone: transformers looks
 from superpose.nn.layer import Layer
 from superpose.nn.names import inside
 from superpose.nn.private import Private
 from superpose.nn.view import Ids, LayerView, View, untraced
-
-if TYPE_CHECKING:
-    from superpose.model.tasks import Superposition, Task
 
 MOST_VIEWS = 64  # that are remembered
 
@@ -65,7 +63,7 @@ class Views(nn.Module):
 
         >>> from superpose import superpose
         >>> net, x = nn.Linear(4, 2), torch.randn(3, 4)
-        >>> model = superpose(net, tasks=2, base=True)
+        >>> model = superpose(net, tasks=2, base=True).eval()
         >>> torch.equal(model.run(model.base_view(), x), net(x))
         True
         """

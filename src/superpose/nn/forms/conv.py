@@ -162,7 +162,7 @@ class TransposedConv(Layer):
 def patches(layer: Any, x: Tensor, seed: int) -> Tensor:
     """What a convolution multiplies its kernel with: (groups, rows · places, channels · positions).
 
-    >>> patches(nn.Conv1d(1, 1, 2), torch.tensor([[[1.0, 2.0, 3.0]]]), seed=0)
+    >>> patches(torch.nn.Conv1d(1, 1, 2), torch.tensor([[[1.0, 2.0, 3.0]]]), seed=0)
     tensor([[[1., 2.],
              [2., 3.]]])
     """
