@@ -126,3 +126,14 @@ def test_the_number_of_a_task_names_no_other():
     with pytest.raises(sp.SuperposeError, match="0 cannot name a task: it is the number of 'a'"):
         model.add_task(0)
     assert model.tasks == ["a", "b"]
+
+
+def test_a_number_is_never_given_to_another_task():
+    """Its contexts would find what the task that was removed has learned."""
+    model, x = sp.superpose(mlp(), tasks=["a", "b"]), torch.randn(3, 12)
+    removed = model(x, task="b")
+    model.remove_task("b")
+    for name in ("c", "b"):
+        model.add_task(name)
+        assert (model(x, task=name) - removed).abs().max() > 1e-2
+    assert model.superposition.names == {"a": 0, "c": 2, "b": 3}

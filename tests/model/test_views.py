@@ -127,8 +127,16 @@ def test_a_layer_is_found_in_no_other_models_view():
     with torch.no_grad():
         expected = one(x, task=1)
     assert torch.equal(one.run(view, x), expected)
-    with pytest.raises(sp.SuperposeError, match="no task is active for layer '0'"):
+
+    def run_other(*_):
         other[0](x)
+
+    hook = one[1].register_forward_hook(run_other)
+    with pytest.raises(sp.SuperposeError, match="no task is active for layer '0'"):
+        one(x, task=1)  # which must not lend its own to another model's layer of the same name
+    with other.task(2):
+        assert torch.equal(one(x, task=1), expected)
+    hook.remove()
     twin = copy.deepcopy(one)
     with one.task(1), pytest.raises(sp.SuperposeError, match="no task is active"):
         twin[0](x)
