@@ -1,6 +1,5 @@
 """Types that options of several commands share; `unset` says in words what a default of None is."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import arg
@@ -16,5 +15,4 @@ def unset(metavar: str, default: str) -> Any:
 
 
 Flag = Annotated[bool, arg(help_behavior_hint="")]
-DataDir = Annotated[Path | None, unset("DIR", "SUPERPOSE_DATA, else the user's cache")]
 Words = Annotated[tuple[str, ...], arg(help_behavior_hint="")]

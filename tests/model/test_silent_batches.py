@@ -3,40 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from checks import rows_one_by_one, scramble
+from checks import rows_one_by_one
 from networks import encoder, mlp
+from silent import TASKS, Two, model_of
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 import superpose as sp
-
-TASKS = [0, 1, 2, 1]
-
-
-class Two(nn.Module):
-    """Two layers, for networks that do something of their own with rows."""
-
-    def __init__(self, bias=True):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8, bias=bias), nn.Linear(8, 8, bias=bias)
-
-    def forward(self, x):
-        return self.second(self.first(x).relu())
-
-
-def model_of(net, **options):
-    torch.manual_seed(0)
-    return scramble(sp.superpose(net, "hadamard", tasks=3, **options)).eval()
-
-
-def opened(net, task=0, **options):
-    """A model with a base, of which one task has learned, and the others are closed."""
-    torch.manual_seed(0)
-    model = scramble(sp.superpose(net, "hadamard", tasks=3, base=True, **options)).eval()
-    model.private_state.begun.clear()
-    model.begin(task)
-    return model
 
 
 class BySorting(Two):

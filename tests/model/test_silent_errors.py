@@ -6,41 +6,15 @@ import multiprocessing
 import pytest
 import torch
 import torch.distributed as dist
-from checks import assert_same_bits, learn, scramble, whole_state
+from checks import assert_same_bits, learn, whole_state
 from modules import Residual, Words, ids
 from networks import mlp
+from silent import Two, opened
 from torch import nn
 from torch.nn.utils import prune
 
 import superpose as sp
 from superpose.nn.private import is_private
-
-TASKS = [0, 1, 2, 1]
-
-
-class Two(nn.Module):
-    """Two layers, for networks that do something of their own with rows."""
-
-    def __init__(self, bias=True):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8, bias=bias), nn.Linear(8, 8, bias=bias)
-
-    def forward(self, x):
-        return self.second(self.first(x).relu())
-
-
-def model_of(net, **options):
-    torch.manual_seed(0)
-    return scramble(sp.superpose(net, "hadamard", tasks=3, **options)).eval()
-
-
-def opened(net, task=0, **options):
-    """A model with a base, of which one task has learned, and the others are closed."""
-    torch.manual_seed(0)
-    model = scramble(sp.superpose(net, "hadamard", tasks=3, base=True, **options)).eval()
-    model.private_state.begun.clear()
-    model.begin(task)
-    return model
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -54,12 +54,6 @@ class LayerContext:
         """C(task) on a device, from the cache when it is there."""
         return cache.table(self, device, dtype).one(task)
 
-    def fixed_by_row(
-        self, unique: list[int], row: Tensor, device: torch.device, dtype: torch.dtype
-    ) -> Context:
-        """C(unique[row[i]]) for each row i, stacked."""
-        return cache.table(self, device, dtype).rows(unique, row)
-
 
 class Table:
     """The contexts of one layer that were used so far, side by side, so that rows are one look-up.
